@@ -82,6 +82,63 @@ def test_every_promised_name_exists_unless_it_is_refused() -> None:
     assert not unknown
 
 
+QUERIES = {  # in Flink's documentation of SQL, by page
+    "Windowing table-valued functions": [
+        "TUMBLE",
+        "HOP",
+        "CUMULATE",
+        "SESSION",
+        "SELECT of the rows of TUMBLE, HOP and CUMULATE",
+        "SELECT of the rows of SESSION",
+        "arguments by name",
+        "PROCTIME",
+    ],
+    "Window aggregation": [
+        "GROUPING SETS",
+        "ROLLUP",
+        "CUBE",
+        "aggregation over a nested window aggregation",
+        "windows over window_time",
+        "GROUP BY TUMBLE(...), HOP(...), SESSION(...)",
+    ],
+    "Group aggregation": ["GROUP BY without windows", "COUNT(DISTINCT)", "FILTER", "SELECT DISTINCT"],
+    "Over aggregation": [
+        "OVER RANGE BETWEEN ... PRECEDING AND CURRENT ROW",
+        "OVER ROWS BETWEEN ... PRECEDING AND CURRENT ROW",
+        "OVER, UNBOUNDED PRECEDING",
+        "OVER, different windows in one SELECT",
+        "OVER, processing time",
+    ],
+    "Window joins": [
+        "window JOIN (INNER, LEFT, RIGHT, FULL OUTER)",
+        "window SEMI JOIN (IN, EXISTS)",
+        "window ANTI JOIN (NOT IN, NOT EXISTS)",
+        "window JOIN of different windows",
+    ],
+    "Joins": [
+        "regular JOIN",
+        "interval JOIN",
+        "temporal JOIN (FOR SYSTEM_TIME AS OF)",
+        "lookup JOIN",
+        "CROSS JOIN UNNEST",
+        "LATERAL TABLE",
+    ],
+    "Top-N": ["Top-N of all rows"],
+    "Window Top-N": ["window Top-N", "Top-N of the rows of SESSION"],
+    "Deduplication": [
+        "deduplication, first row (ORDER BY time)",
+        "deduplication, last row (ORDER BY time DESC)",
+    ],
+    "Window deduplication": ["window deduplication"],
+    "Other queries": ["WITH", "ORDER BY", "LIMIT", "UNION", "MATCH_RECOGNIZE", "INSERT INTO"],
+}
+
+
+@pytest.mark.parametrize("page", QUERIES)
+def test_every_kind_of_query_of_flink_is_promised(page: str) -> None:
+    assert set(QUERIES[page]) <= promises_of("Flink SQL").keys()
+
+
 @pytest.mark.parametrize(
     ("marker", "message"),
     [

@@ -6,12 +6,21 @@ from typing import Any
 
 import pytest
 
-from timerheap.spark._plan.flink_sql import Call, Order, parsed
+from timerheap.spark._plan.flink_clauses import Call
+from timerheap.spark._plan.flink_sql import Aggregated, Order, Ranked, Windowing, parsed
 
 MINUTE = 60_000
 FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
 GROUP = "GROUP BY window_start, window_end"
 BY = "PARTITION BY window_start, window_end"
+JOIN = (
+    f"SELECT L.v FROM (SELECT * {FROM}) L FULL JOIN (SELECT * {FROM}) R ON L.k = R.k AND "
+    "L.window_start = R.window_start AND L.window_end = R.window_end"
+)
+LAST = "SELECT SUM(v) OVER (PARTITION BY k ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) AS s FROM t"
+FIRST = (
+    "SELECT * FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts) AS n FROM t) AS t WHERE n = 1"
+)
 TOP = f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER ({BY} ORDER BY v) AS n {FROM}) WHERE n <= 3"
 
 
@@ -21,8 +30,8 @@ def test_a_query_is_parsed() -> None:
         "FROM TABLE(CUMULATE(TABLE db.t, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '5' MINUTE)) AS w\n"
         "WHERE user <> 'it''s \\' GROUP BY window_end, w.k, window_start, window_time HAVING COUNT(*) > 3;"
     )
-    assert (query.windows, query.table, query.time) == ("cumulate", ("db", "t"), "ts")
-    assert query.lengths == {"step": 5_000, "max_size": 300_000}
+    assert isinstance(query, Aggregated)
+    assert query.source == Windowing("cumulate", ("db", "t"), "ts", {"step": 5_000, "max_size": 300_000})
     assert query.keys == ("k",)
     assert query.where == r"user <> 'it\'s \\'"
     assert query.calls == {"COUNT(*)": Call("count", None, None), "SUM(v)": Call("sum", "v", None)}
@@ -34,7 +43,8 @@ def test_a_query_is_parsed() -> None:
 
 
 def windows_of(function: str) -> Any:
-    return parsed(f"SELECT COUNT(*) FROM TABLE({function}) GROUP BY window_start, window_end")
+    query: Any = parsed(f"SELECT COUNT(*) FROM TABLE({function}) GROUP BY window_start, window_end")
+    return query.source
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,7 @@ def windows_of(function: str) -> Any:
 @pytest.mark.promises("Flink SQL", "supported", "arguments by name")
 def test_arguments_of_window_functions_are_parsed(function: str, lengths: dict[str, int]) -> None:
     query = windows_of(function)
-    assert (query.windows, query.table, query.time) == (function.partition("(")[0].lower(), ("t",), "ts")
+    assert (query.function, query.table, query.time) == (function.partition("(")[0].lower(), ("t",), "ts")
     assert query.lengths == lengths
 
 
@@ -77,6 +87,7 @@ def test_sessions_are_partitioned_by_the_group_keys(by: str, keys: list[str]) ->
         f"SELECT {', '.join(keys)}, COUNT(*) FROM TABLE(SESSION(TABLE t PARTITION BY {by}, DESCRIPTOR(ts), "
         f"INTERVAL '5' MINUTES)) GROUP BY {', '.join(keys)}, window_start, window_end"
     )
+    assert isinstance(query, Aggregated)
     assert query.keys == tuple(keys)
 
 
@@ -114,7 +125,7 @@ def test_sessions_are_partitioned_by_the_group_keys(by: str, keys: list[str]) ->
     "Flink SQL", "different", "AVG", note="the average of integers is a double, as in Spark"
 )
 def test_aggregates_are_parsed(text: str, call: Call) -> None:
-    query = parsed(f"SELECT {text} AS x {FROM} GROUP BY window_start, window_end")
+    query: Any = parsed(f"SELECT {text} AS x {FROM} GROUP BY window_start, window_end")
     assert list(query.calls.values()) == [call]
 
 
@@ -130,13 +141,14 @@ def test_aggregates_are_parsed(text: str, call: Call) -> None:
     ],
 )
 def test_grouping_sets_are_parsed(elements: str, sets: list[tuple[str, ...]]) -> None:
-    assert parsed(f"SELECT 1 {FROM} {GROUP}, {elements}").sets == tuple(sets)
-    assert parsed(f"SELECT 1 {FROM} GROUP BY {elements}, window_end, window_start").sets == tuple(sets)
+    for by in (f"{GROUP}, {elements}", f"GROUP BY {elements}, window_end, window_start"):
+        query: Any = parsed(f"SELECT 1 {FROM} {by}")
+        assert query.sets == tuple(sets)
 
 
 def test_grouping_sets_may_include_the_window_bounds() -> None:
     bounds = "window_start, window_end"
-    query = parsed(f"SELECT 1 {FROM} GROUP BY GROUPING SETS (({bounds}, k), ({bounds}, window_time))")
+    query: Any = parsed(f"SELECT 1 {FROM} GROUP BY GROUPING SETS (({bounds}, k), ({bounds}, window_time))")
     assert query.sets == (("k",), ())
 
 
@@ -152,10 +164,11 @@ def test_grouping_sets_may_include_the_window_bounds() -> None:
 )
 def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
     text = TOP.replace("n <= 3", where).replace("end ORDER BY v", "end, w.k ORDER BY w.v DESC, v")
-    query = parsed(text.replace("MINUTES))", "MINUTES)) AS w"))
-    assert query.of_rows
-    rank = query.rank
-    assert (rank.name, rank.keys, rank.limit, rank.where) == ("n", ("k",), limit, rest)
+    query: Any = parsed(text.replace("MINUTES))", "MINUTES)) AS w"))
+    rank = query.source.source
+    assert isinstance(rank, Ranked)
+    assert isinstance(rank.source, Windowing)
+    assert (rank.name, rank.keys, rank.limit, query.where) == ("n", ("k",), limit, rest)
     assert rank.order == (Order("v", True, False), Order("v", False, True))
 
 
@@ -170,20 +183,16 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
         (f"SELECT 1 {FROM} {GROUP} UNION ALL SELECT 1 {FROM} {GROUP}", "UNION is not supported"),
         ("SELECT 1", "without a window function is not supported; write FROM TABLE"),
         ("SELECT k, COUNT(*) FROM t GROUP BY k", r"of t without windows is not supported; use spark.sql\(\)"),
-        (
-            "SELECT COUNT(*) FROM t GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)",
-            r"GROUP BY TUMBLE\(\.\.\.\), Flink's legacy windows",
-        ),
-        (
-            "SELECT 1 FROM t GROUP BY HOP(ts, INTERVAL '1' MINUTE, INTERVAL '2' MINUTE)",
-            r"GROUP BY HOP\(\.\.\.\)",
-        ),
-        ("SELECT 1 FROM t GROUP BY SESSION(ts, INTERVAL '1' MINUTE)", r"GROUP BY SESSION\(\.\.\.\)"),
+        ("SELECT 1 FROM t GROUP BY TUMBLE(ts)", r"TUMBLE\(ts\) is not supported; write TUMBLE\(ts, SIZE\)"),
+        ("SELECT 1 FROM t GROUP BY UPPER(k), SESSION(ts, INTERVAL '1' DAY)", r"GROUP BY UPPER\(k\)"),
         (
             f"SELECT 1 FROM TABLE(SLIDE(TABLE t)) {GROUP}",
             "table function SLIDE is not supported; use one of TUM",
         ),
-        (f"SELECT * {FROM}", "without GROUP BY is not supported"),
+        (
+            f"SELECT COUNT(*) {FROM}",
+            r"SELECT with COUNT\(\*\) is not supported; aggregate in",
+        ),
         (f"SELECT * {FROM} {GROUP}", r"SELECT \* is not supported; list the columns"),
         (f"SELECT COUNT(*) {FROM} GROUP BY window_start, k", "GROUP BY must have .*; window_end is missing"),
         (f"SELECT COUNT(*) {FROM} GROUP BY k, window_end", "GROUP BY must have .*; window_start is missing"),
@@ -205,51 +214,68 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
         (f"SELECT COUNT(*) {FROM} {GROUP} ORDER BY 1", "ORDER BY is not supported; use orderBy"),
         (f"SELECT COUNT(*) {FROM} {GROUP} LIMIT 3", "LIMIT is not supported"),
         (f"SELECT DISTINCT COUNT(*) {FROM} {GROUP}", "SELECT DISTINCT is not supported"),
-        (f"WITH a AS (SELECT 1) SELECT COUNT(*) {FROM} {GROUP}", "WITH is not supported; make a view"),
-        (f"SELECT COUNT(*) {FROM} JOIN b ON k = b.k {GROUP}", "JOIN is not supported"),
+        (f"SELECT COUNT(*) {FROM} JOIN b ON k = b.k {GROUP}", "a JOIN of tables without names"),
+        (
+            f"SELECT 1 {FROM} AS a JOIN b ON k = b.k",
+            "condition k = .* of a JOIN .*write the name of",
+        ),
+        (f"SELECT 1 {FROM} AS a JOIN b ON a.k = b.k", "a JOIN without windows .*interval join.*IntervalJoin"),
+        ("SELECT 1 FROM a JOIN b ON a.k = b.k JOIN c ON a.k = c.k", "more than one JOIN in a SELECT"),
+        (
+            "SELECT 1 FROM a, b WHERE a.k = b.k AND a.t BETWEEN b.t - INTERVAL '4' HOUR AND b.t",
+            "a JOIN without",
+        ),
         (f"SELECT COUNT(*) {FROM} AS w (a, b) {GROUP}", r"renaming columns with w \(a, b\)"),
         (f"SELECT COUNT(*) {FROM} FOR SYSTEM_TIME AS OF ts {GROUP}", "FOR SYSTEM_TIME AS OF is not supp"),
         ("EXPLAIN SELECT 1", "EXPLAIN is not supported"),
-        (f"SELECT COUNT(*) {FROM} a, b {GROUP}", "JOIN is not supported"),
+        (f"SELECT COUNT(*) {FROM} a, b {GROUP}", "a JOIN without windows"),
         (
             f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY v) AS n {FROM}) WHERE n < 3",
             "a Top-N of all rows, not of windows",
         ),
         (f"SELECT ROW_NUMBER() OVER ({BY} ORDER BY v) AS n {FROM} {GROUP}", "in this place"),
         (f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER ({BY}) AS n {FROM}) WHERE n < 3", "without ORDER BY"),
-        (TOP.replace("ROW_NUMBER", "RANK"), r"RANK\(\) OVER .*only the ROW_NUMBER\(\)"),
-        (TOP.replace("ROW_NUMBER", "DENSE_RANK"), r"DENSE_RANK\(\) OVER .*only the ROW_NUMBER\(\)"),
+        (
+            TOP.replace(" AS n", " AS n, COUNT(*) OVER () AS m"),
+            r"COUNT\(\*\) OVER \(\) beside ROW_NUMBER\(\) OVER",
+        ),
         (TOP.replace("AS n", ""), "without a name"),
         (TOP.replace("n <= 3", "v <= 3"), "without exactly one limit of n"),
         (TOP.replace("n <= 3", "n >= 3"), "without exactly one limit of n"),
         (TOP.replace("n <= 3", "n < 1"), "without exactly one limit of n"),
         (TOP + " ORDER BY v", "ORDER BY is not supported"),
-        (TOP.replace(FROM, "FROM t"), "of t without windows"),
         (
             TOP.replace("TUMBLE(TABLE t", "SESSION(TABLE t PARTITION BY k"),
-            "a Top-N of the rows of SESSION is not supported; rank the aggregates",
+            "a Top-N of the rows of SESSION is not supported; use the aggregates",
         ),
         (
-            f"SELECT L.v FROM (SELECT * {FROM}) L FULL JOIN (SELECT * {FROM}) R ON L.k = R.k AND "
-            "L.window_start = R.window_start AND L.window_end = R.window_end",
-            r"a window join \(JOIN\) is not supported; .*process_connected",
+            JOIN.replace("TUMBLE", "CUMULATE").replace("MINUTES)", "MINUTES, INTERVAL '1' HOUR)", 1),
+            "takes DATA",
         ),
         (
-            f"SELECT * FROM (SELECT * {FROM}) L WHERE L.k IN (SELECT k FROM (SELECT * {FROM}) R WHERE "
-            "L.window_start = R.window_start AND L.window_end = R.window_end)",
-            r"a window join by IN or EXISTS \(SEMI JOIN, ANTI JOIN\) is not supported",
+            JOIN.replace("'10'", "'20'", 1),
+            r"a window join of TUMBLE\(size 1200000 ms\) and TUMBLE\(size 600000 ms",
+        ),
+        (JOIN.replace(" AND L.window_end = R.window_end", ""), "a JOIN without windows"),
+        (JOIN.replace("L.v", "COUNT(*)") + " GROUP BY L.window_start, L.window_end", "GROUP BY of a JOIN"),
+        (
+            f"SELECT * {FROM} AS L WHERE L.k IN (SELECT k {FROM} AS R WHERE L.window_start = R.window_start)",
+            "a JOIN without windows",
         ),
         (
-            f"SELECT * FROM (SELECT * {FROM}) L WHERE NOT EXISTS (SELECT * FROM (SELECT * {FROM}) R WHERE "
-            "L.k = R.k AND L.window_start = R.window_start AND L.window_end = R.window_end)",
-            "a window join by IN or EXISTS",
+            f"SELECT * {FROM} AS L WHERE L.k IN (SELECT k, v {FROM} AS R WHERE L.window_end = R.window_end)",
+            "IN with 2 columns",
         ),
         (
-            f"SELECT n, COUNT(*) FROM (SELECT k, window_start, window_end, COUNT(*) AS n {FROM} {GROUP}, k) "
-            "GROUP BY n, window_start, window_end",
-            "a window aggregation of a window aggregation is not supported; make a view",
+            f"SELECT * {FROM} AS L WHERE L.k > (SELECT k {FROM} AS R WHERE L.window_start = R.window_start)",
+            r"WHERE k > .* is not supported; use x \[NOT\] IN",
         ),
-        (f"SELECT k FROM (SELECT k {FROM} {GROUP})", "a nested query"),
+        (
+            f"SELECT k FROM (SELECT k {FROM} {GROUP}, k) {GROUP}",
+            "GROUP BY must have .*; window_start is missing",
+        ),
+        (f"SELECT 1 FROM (SELECT * {FROM}) {GROUP}", "GROUP BY of a nested SELECT of the rows of windows"),
+        (f"SELECT k {FROM} HAVING k > 1", "HAVING without GROUP BY"),
         (f"SELECT COUNT(*) {FROM} WHERE window_start > ts {GROUP}", "WHERE with window_start .*HAVING"),
         (f"SELECT COUNT(*) {FROM} WHERE COUNT(*) > 1 {GROUP}", r"WHERE with COUNT\(\*\) .*HAVING"),
         (f"SELECT v {FROM} {GROUP}", "columns in SELECT must be in GROUP BY or inside an aggregate, got 'v'"),
@@ -263,16 +289,37 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
         (f"SELECT COUNT(DISTINCT k, v) {FROM} {GROUP}", "distinct values of one column"),
         (f"SELECT COUNT(k, v) {FROM} {GROUP}", "aggregates take one argument"),
         (f"SELECT SUM(COUNT(v)) {FROM} {GROUP}", "aggregates cannot be nested"),
-        (f"SELECT SUM(v) OVER () {FROM} {GROUP}", r"SUM\(v\) OVER \(\)"),
+        (f"SELECT SUM(v) OVER () {FROM} {GROUP}", r"SUM\(v\) OVER \(\) of windows or groups is not supp"),
+        (LAST.replace("ROWS BETWEEN 2 PRECEDING AND CURRENT ROW", ""), "whose frame is UNBOUNDED or"),
+        (LAST.replace("2 PRECEDING", "UNBOUNDED PRECEDING"), "whose frame is UNBOUNDED or"),
+        (
+            LAST.replace("CURRENT ROW", "1 FOLLOWING"),
+            "does not end with CURRENT ROW, is not supported; write",
+        ),
+        (LAST.replace("2", "1 + 1"), r"ROWS 1 \+ 1 PRECEDING is not supported"),
+        (LAST.replace("ts ROWS", "ts DESC ROWS"), "without one ascending time in ORDER BY"),
+        (LAST.replace("SUM", "LAG"), r"LAG\(v\) is not supported; aggregates are COUNT"),
+        (
+            LAST.replace("SUM(v)", "MY(v)"),
+            r"MY\(v\) OVER .* \(OVER\) is not supported; aggregates are, and",
+        ),
+        (LAST.replace(" FROM", ", COUNT(*) OVER (ORDER BY ts) FROM"), "beside another OVER window"),
+        (TOP.replace(FROM, "FROM t"), "a Top-N of all rows, whose result changes"),
+        (FIRST.replace("ts)", "ts DESC)"), "a Top-N or the last of all rows: its result changes"),
+        (FIRST.replace("= 1", "<= 2"), "a Top-N of all rows, whose result changes, is not supported"),
+        (FIRST.replace("WHERE n = 1", ""), "without exactly one limit of n"),
+        (FIRST.replace("ROW_NUMBER", "RANK"), "a query of t without windows"),
+        (FIRST.replace("FROM t", FROM), "a Top-N of all rows, not of windows"),
+        (f"SELECT * {FROM.replace('TUMBLE', 'SESSION')}", "a SELECT of the rows of SESSION is not supported"),
+        (
+            "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS x PATTERN (A B) "
+            "DEFINE A AS A.v > 1)",
+            "MATCH_RECOGNIZE is not supported; write the pattern as a function",
+        ),
+        ("SELECT * FROM t, LATERAL TABLE(f(t.x)) AS u (y)", "LATERAL in FROM is not supported"),
+        ("SELECT * FROM t CROSS JOIN UNNEST(t.x) AS u (y)", "UNNEST in FROM is not supported"),
+        ("SELECT * FROM t JOIN c FOR SYSTEM_TIME AS OF t.ts AS c ON t.k = c.k", "FOR SYSTEM_TIME AS OF"),
     ],
-)
-@pytest.mark.promises(
-    "Flink SQL",
-    "refused",
-    "window JOIN",
-    "window SEMI JOIN",
-    "window ANTI JOIN",
-    note="use `process_connected`",
 )
 @pytest.mark.promises(
     "Flink SQL",
@@ -293,27 +340,10 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
 @pytest.mark.promises(
     "Flink SQL",
     "refused",
-    "GROUP BY TUMBLE(...)",
-    "GROUP BY HOP(...)",
-    "GROUP BY SESSION(...)",
-    note="write the window as a table function",
-)
-@pytest.mark.promises("Flink SQL", "refused", "RANK", "DENSE_RANK", note="only `ROW_NUMBER` ranks")
-@pytest.mark.promises(
-    "Flink SQL",
-    "refused",
-    "aggregation over a nested window aggregation",
-    note="make a view of the inner one",
-)
-@pytest.mark.promises("Flink SQL", "refused", "WITH", note="make a view")
-@pytest.mark.promises(
-    "Flink SQL",
-    "refused",
     "ORDER BY",
     "LIMIT",
     "UNION",
     "SELECT DISTINCT",
-    "SELECT *",
     note="use the DataFrame's methods on the result",
 )
 @pytest.mark.promises("Flink SQL", "refused", "INSERT INTO", note="use `writeStream`")
@@ -322,9 +352,60 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
     "refused",
     "SESSION with GROUPING SETS",
     "Top-N of the rows of SESSION",
-    note="rank or group the aggregates",
+    "SELECT of the rows of SESSION",
+    note="rank, join or group the aggregates of sessions",
 )
-@pytest.mark.promises("Flink SQL", "refused", "temporal joins", note="use `process_connected`")
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "interval JOIN",
+    note="use `IntervalJoin` with `process_connected`",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "regular JOIN",
+    note="use Spark's stream-stream join, or `process_connected`",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "temporal JOIN (FOR SYSTEM_TIME AS OF)",
+    "lookup JOIN",
+    note="use `process_connected` or `process_broadcast`",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "LATERAL TABLE",
+    "CROSS JOIN UNNEST",
+    note="write the same in Spark, as a view",
+)
+@pytest.mark.promises(
+    "Flink SQL", "refused", "window JOIN of different windows", note="Flink refuses it, too"
+)
+@pytest.mark.promises(
+    "Flink SQL", "refused", "JOIN of more than two tables in one SELECT", note="nest the first JOIN"
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "Top-N of all rows",
+    "deduplication, last row (ORDER BY time DESC)",
+    note="the result changes as rows arrive: rank the rows of windows, or use `process`",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "OVER, UNBOUNDED PRECEDING",
+    "OVER, other functions than aggregates",
+    note="use `process` with a state",
+)
+@pytest.mark.promises(
+    "Flink SQL", "refused", "OVER, different windows in one SELECT", note="Flink refuses it, too"
+)
+@pytest.mark.promises("Flink SQL", "refused", "GROUP BY without windows", note="use Spark's `groupBy`")
+@pytest.mark.promises("Flink SQL", "refused", "MATCH_RECOGNIZE", note="use `process`")
 def test_an_unsupported_query_raises_and_names_the_feature(query: str, message: str) -> None:
     with pytest.raises(ValueError, match=rf"(?s)^query.*{message}"):
         parsed(query)
@@ -349,7 +430,7 @@ def test_an_unsupported_query_raises_and_names_the_feature(query: str, message: 
             r"partitioned by \(k\) and grouped by \(\) is not supported",
         ),
         ("TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)", "the argument PARTITION_BY"),
-        ("TUMBLE((SELECT 1), DESCRIPTOR(ts), INTERVAL '1' DAY)", "a nested query"),
+        ("TUMBLE((SELECT 1), DESCRIPTOR(ts), INTERVAL '1' DAY)", r"DATA \(SELECT 1\) is not supported"),
         ("TUMBLE(TABLE t, ts, INTERVAL '1' DAY)", r"TIMECOL ts is not supported; write DESCRIPTOR\(ts\)"),
         ("TUMBLE(TABLE t, DESCRIPTOR(a, b), INTERVAL '1' DAY)", "write DESCRIPTOR with one column"),
         ("TUMBLE(TABLE t, DESCRIPTOR(a + 1), INTERVAL '1' DAY)", r"DESCRIPTOR a \+ 1"),

@@ -228,7 +228,16 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
         ),
         (SESSION, {"watermark": STRATEGY, "channel": "nope"}, "channel must name one column, got 'nope'"),
         (5, {}, "query must be a str, got 5"),
+        (
+            "SELECT SUM(rate) OVER (ORDER BY p ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM stream",
+            {},
+            "ORDER BY p must name a column of stream, a time",
+        ),
+        (f"SELECT * {FROM.replace('ts', 'p')}", {}, "rows of windows of processing time are not supported"),
     ],
+)
+@pytest.mark.promises(
+    "Flink SQL", "refused", "OVER, processing time", note="use `process` with `processing_time=True`"
 )
 def test_an_invalid_argument_raises(
     query: Any, options: dict[str, Any], message: str, spark: SparkSession

@@ -1,190 +1,66 @@
-"""`sql`: Flink's window queries as text, with their Top-N."""
+"""`sql`: Flink's queries over windows as text, planned on DataFrames."""
 
 from __future__ import annotations
 
-from bisect import insort_left, insort_right
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cmp_to_key
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType, TimestampType
 
-from timerheap.functions import AggregateFunction
-from timerheap.spark._compat import on_connect, to_arrow_type, with_columns
-from timerheap.spark._plan.aggregates import UserAggregate
-from timerheap.spark._plan.arguments import named_column, quoted
+from timerheap.functions import BatchProcessFunction
+from timerheap.spark._compat import on_connect, to_arrow_schema, with_columns
+from timerheap.spark._exchange.frames import AHEAD, CHANNEL, INPUT, KEPT, SEEN
+from timerheap.spark._exchange.slicing import (
+    ARRIVAL,
+    ENDS,
+    WINDOW,
+    LocalFirstRows,
+    Ranking,
+    RankOrder,
+)
+from timerheap.spark._plan.aggregates import resolve_aggregate
+from timerheap.spark._plan.arguments import key_columns, named_column, quoted
+from timerheap.spark._plan.build import Input, build, marked, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay
-from timerheap.spark._windows import Windows, cumulate, hop, session_window, tumble
+from timerheap.spark._query import Query
+from timerheap.spark._windows import (
+    GroupedWindows,
+    Source,
+    WindowPlan,
+    Windows,
+    cumulate,
+    hop,
+    session_window,
+    tumble,
+)
+from timerheap.spark._worker.sql_functions import GROUPED, FirstOfKey, FirstRows, GroupedSides, OverRows
 from timerheap.spark._worker.window_runner import GROUPING_SET, WINDOW_COLUMNS, WINDOW_TIME
+from timerheap.spark._worker.wrapped_runners import KEY, SIDES
+from timerheap.tvf import CumulativeSliceAssigner, SliceAssigner, TumblingSliceAssigner
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 
 if TYPE_CHECKING:
-    from timerheap.spark._plan.flink_sql import Call, Order, Rank, WindowSelect
-
-RANKED_TIME = "time of the ranked window"
-"""Name of a column with the window's time, last in the results that `first_results` ranks."""
-
-_ORDER, _BY = "order of the rank ", "key of the rank "  # followed by a number
-
-
-def first_results(results: DataFrame, rank: Rank) -> DataFrame:
-    """Return the first results of each window, with their ranks.
-
-    Needs no state, since all results of a window are in one micro-batch. Where clocks go forward, windows
-    of the same start and end differ in `RANKED_TIME`.
-    """
-    by = {
-        f"{_BY}{at}": quoted(name) for at, name in enumerate([*WINDOW_COLUMNS[:2], RANKED_TIME, *rank.keys])
-    }
-    order = _order(rank)
-    rows = results.withColumns(by | order)
-    names = list(map(quoted, by))
-    if not rows.isStreaming:
-        columns = [_sorted(quoted(name), one) for name, one in zip(order, rank.order, strict=True)]
-        number = F.row_number().over(Window.partitionBy(*names).orderBy(*columns))
-        ranked = rows.withColumn(rank.name, number.cast("bigint")).where(quoted(rank.name) <= rank.limit)
-    else:
-        first = _first(list(order), rank)
-        schema = StructType([*rows.schema, StructField(rank.name, LongType())])
-        ranked = rows.groupBy(*names).applyInArrow(
-            lambda table: first(table), schema
-        )  # Spark counts the parameters
-    return _selected(ranked, results.columns[:-1], rank)
-
-
-def with_order(df: DataFrame, rank: Rank) -> DataFrame:
-    """Add the columns by which rows are ranked."""
-    return df.withColumns(_order(rank))
-
-
-def first_rows(windows: Windows, rank: Rank) -> DataFrame:
-    """Return the first rows of each window, with their ranks; the DataFrame must come from `with_order`."""
-    rows = windows._source.df
-    names = [name for name in rows.columns if name not in _order(rank)]
-    type_ = ArrayType(rows.schema)
-    called = f"first {rank.limit} by {', '.join(map(repr, rank.order))}"  # part of the checkpoint
-    by = [(one.text.strip("`").lower(), one.descending) for one in rank.order]
-    keeps_last = rank.limit == 1 and by == [(str(windows._source.time).lower(), True)]  # a deduplication
-    function, accumulator = TopRows(rows.columns, rank, keeps_last), to_arrow_type(type_)
-    top = UserAggregate(function, tuple(rows.columns), type_, accumulator, called)
-    result = windows.groupBy(*rank.keys).agg(top)
-    exploded = result.select(*WINDOW_COLUMNS, F.posexplode(quoted(called)).alias("at", "row"))
-    flat = exploded.select(
-        *(F.col("row").getField(name).alias(name) for name in names),
-        *WINDOW_COLUMNS,
-        (F.col("at") + 1).cast("bigint").alias(rank.name),
+    from timerheap.spark._plan.flink_clauses import Call
+    from timerheap.spark._plan.flink_sql import (
+        Aggregated,
+        Items,
+        Joined,
+        Node,
+        Over,
+        Ranked,
+        Selected,
+        Table,
+        Windowing,
     )
-    return _selected(flat, [*names, *WINDOW_COLUMNS], rank)
 
-
-def _selected(ranked: DataFrame, names: list[str], rank: Rank) -> DataFrame:
-    """Apply the SELECT lists of the inner and the outer query, and the WHERE of the outer."""
-    columns: list[Column] = []
-    for text, name in rank.items:
-        if text == "*":
-            columns += map(quoted, names)
-        else:
-            columns.append(quoted(name) if name == rank.name else F.expr(text).alias(name))
-    result = ranked.select(*columns)
-    if rank.where is not None:
-        result = result.where(F.expr(rank.where))
-    return result.select(*("*" if text == "*" else F.expr(text).alias(name) for text, name in rank.columns))
-
-
-def _order(rank: Rank) -> dict[str, Column]:
-    return {f"{_ORDER}{at}": F.expr(one.text) for at, one in enumerate(rank.order)}
-
-
-def _sorted(column: Column, order: Order) -> Column:
-    if order.descending:
-        return column.desc_nulls_first() if order.nulls_first else column.desc_nulls_last()
-    return column.asc_nulls_first() if order.nulls_first else column.asc_nulls_last()
-
-
-def _first(names: list[str], rank: Rank) -> Callable[[pa.Table], pa.Table]:
-    """Return a function that ranks the first rows of a table, with nulls and NaN sorted as in Spark."""
-    orders, limit, name = rank.order, rank.limit, rank.name
-
-    def first(table: pa.Table) -> pa.Table:
-        columns: dict[str, Any] = {}
-        keys = []
-        for at, (column, order) in enumerate(zip(names, orders, strict=True)):
-            values = table.column(column)
-            columns[f"null{at}"] = values.is_null()
-            keys.append((f"null{at}", "descending" if order.nulls_first else "ascending"))
-            direction = "descending" if order.descending else "ascending"
-            if pa.types.is_floating(values.type):
-                columns[f"nan{at}"] = pc.is_nan(values)
-                keys.append((f"nan{at}", direction))
-            columns[f"value{at}"] = values
-            keys.append((f"value{at}", direction))
-        chosen = table.take(pc.sort_indices(pa.table(columns), keys)[:limit])
-        return chosen.append_column(pa.field(name, pa.int64()), pa.array(np.arange(1, len(chosen) + 1)))
-
-    return first
-
-
-class TopRows(AggregateFunction):
-    """Keeps the first rows of a window, as a sorted list of structs.
-
-    The columns by which rows are ranked are the last of `names`. Of equal rows the first to arrive comes
-    first; with `keeps_last` the last, as in Flink's deduplication by descending time.
-    """
-
-    def __init__(self, names: list[str], rank: Rank, keeps_last: bool) -> None:
-        self._names, self._limit = names, rank.limit
-        self._insort = insort_left if keeps_last else insort_right
-        self._orders = list(zip(names[-len(rank.order) :], rank.order, strict=True))
-
-    def create_accumulator(self) -> list[dict[str, Any]]:
-        """Return an empty list."""
-        return []
-
-    def add(self, value: tuple[Any, ...], accumulator: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Insert a row in order."""
-        return self._put([dict(zip(self._names, value, strict=True))], accumulator)
-
-    def merge(self, acc_a: list[dict[str, Any]], acc_b: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the first rows of both."""
-        return self._put(acc_b, acc_a)
-
-    def get_result(self, accumulator: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows."""
-        return accumulator
-
-    def _put(self, rows: list[dict[str, Any]], into: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        kept = list(into)
-        for row in rows:
-            self._insort(kept, row, key=cmp_to_key(self._compare))
-        return kept[: self._limit]
-
-    def _compare(self, one: dict[str, Any], other: dict[str, Any]) -> int:
-        for name, order in self._orders:
-            left, right = one[name], other[name]
-            if left is None or right is None:
-                found = (left is not None) - (right is not None)
-                if not order.nulls_first:
-                    found = -found
-            else:
-                found = (_number(left) > _number(right)) - (_number(left) < _number(right))
-                if order.descending:
-                    found = -found
-            if found:
-                return found
-        return 0
-
-
-def _number(value: Any) -> Any:
-    """Return a value that compares as in Spark, where NaN is the largest number."""
-    return (1, 0.0) if value != value else (0, value)
-
+_HIDDEN = "__timerheap_"  # begins the names of columns that are not the user's, as those of `WINDOW`
+_ORDER, _ARRIVED, _NO_KEY = f"{_HIDDEN}order", f"{_HIDDEN}arrived", f"{_HIDDEN}no_key"
+_MARKS = (SEEN, KEPT, CHANNEL, AHEAD)
 
 _WINDOWS: dict[str, Callable[..., Windows]] = {
     "tumble": tumble,
@@ -208,7 +84,7 @@ def sql(
     channel: ColumnOrName | None = None,
     max_parallelism: int | None = None,
 ) -> DataFrame:
-    """Run a window aggregation written in Flink's SQL.
+    """Run a query over windows written in Flink's SQL.
 
     ::
 
@@ -224,8 +100,9 @@ def sql(
     spark : pyspark.sql.SparkSession
     query : str
         One SELECT over TUMBLE, HOP, CUMULATE or SESSION, with positional or named arguments, and with
-        GROUPING SETS, CUBE and ROLLUP; or a window Top-N or window deduplication with ROW_NUMBER(). Tables
-        are the tables and temporary views of `spark`, streaming or batch.
+        GROUPING SETS, CUBE and ROLLUP; over nested queries of these also a window Top-N, a window join or
+        another aggregation; or aggregates OVER the preceding rows of a table. Tables are the tables and
+        temporary views of `spark`, streaming or batch.
     watermark : WatermarkStrategy or delay such as "5 seconds", or dict of str to these
         Replaces Flink's ``WATERMARK FOR``; the keys of a dict are table names. Optional for batches, for
         views of a DataFrame with Spark's own ``withWatermark()`` on the time column, for views of a result of
@@ -247,7 +124,7 @@ def sql(
     ImportError
         If sqlglot is not installed: ``pip install 'timerheap[sql]'``.
     ValueError
-        If the query uses an unsupported feature, such as a window join or ORDER BY; the message names it
+        If the query uses an unsupported feature, such as a regular join or ORDER BY; the message names it
         and an alternative.
 
     Notes
@@ -264,52 +141,421 @@ def sql(
     if not isinstance(query, str):
         raise TypeError(f"query must be a str, got {query!r}")
     try:
-        from timerheap.spark._plan.flink_sql import Ranked, parsed
+        from timerheap.spark._plan.flink_sql import parsed
     except ImportError as error:
         raise ImportError("sql() needs sqlglot; run pip install 'timerheap[sql]'") from error
-    asked = parsed(query)
-    wanted = asked.windows if isinstance(asked, Ranked) else asked
-    df = spark.table(".".join(f"`{part.replace('`', '``')}`" for part in wanted.table))
-    time, strategy = _time(df, wanted, watermark, processing_time)
     options = {"time_zone": time_zone, "channel": channel, "max_parallelism": max_parallelism}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    where = None if wanted.where is None else F.expr(wanted.where)
-    if where is not None and not (df.isStreaming and time is not None):  # no watermark to advance
-        df, where = df.where(where), None
-
-    def windows(rows: DataFrame) -> Windows:
-        made = _WINDOWS[wanted.windows](rows, time, watermark=strategy, **wanted.lengths, **given)
-        return Windows(replace(made._source, where=where))
-
-    if not isinstance(asked, Ranked):
-        return _aggregated(df, wanted, windows)
-    if asked.of_rows:
-        return first_rows(windows(with_order(df, asked.rank)), asked.rank)
-    timed = replace(wanted, columns=(*wanted.columns, (WINDOW_COLUMNS[-1], RANKED_TIME)))
-    return first_results(_aggregated(df, timed, windows), asked.rank)
+    given = {name: value for name, value in options.items() if value is not None}
+    df = _Planner(spark, watermark, processing_time, given).relation(parsed(query)).df
+    return df.select(*map(quoted, _visible(df)))
 
 
-def _aggregated(df: DataFrame, wanted: WindowSelect, windows: Callable[[DataFrame], Windows]) -> DataFrame:
-    """Return the results of a query that aggregates windows of a table."""
-    keys = {name: name for name in wanted.keys}
-    by = list(wanted.keys)
-    if len(wanted.sets) > 1:
-        keys = {name: f"{name} of the grouping set" for name in keys}  # aggregates see the row's own value
-        by = [*keys.values(), GROUPING_SET]
-        df = _expanded(df, keys, wanted.sets)
-    aggregates = [_aggregate(call).alias(name) for name, call in wanted.calls.items()]
-    result = windows(df).groupBy(*by).agg(*(aggregates or [F.count("*")]))  # agg() requires one
-    result = result.withColumnsRenamed({there: name for name, there in keys.items()})
-    if wanted.having is not None:
-        result = result.where(F.expr(wanted.having))
-    return result.select(*(_named(F.expr(text), text, name) for text, name in wanted.columns))
+@dataclass(frozen=True)
+class _Clock:
+    """The watermark of a table: event times that advance it are in the column `SEEN` of `rows`."""
+
+    table: str
+    time: str | None
+    source: Source
+    rows: DataFrame
 
 
-def _named(column: Column, text: str, name: str) -> Column:
-    """Name a column of the result; mark the window's time, so that a view can use it as event time."""
-    return (
-        column.alias(name, metadata={WINDOW_TIME: True}) if text == WINDOW_COLUMNS[-1] else column.alias(name)
-    )
+@dataclass(frozen=True)
+class _Relation:
+    """The rows of a query: its columns, those of `WINDOW`, and marks as long as windows have not ended.
+
+    clocks: whose watermarks end the windows
+    ended: whether each micro-batch has all rows of the windows that end in it, and no others
+    """
+
+    df: DataFrame
+    clocks: tuple[_Clock, ...]
+    ended: bool
+
+    @property
+    def ends(self) -> Column:
+        """When the window of a row ends, in epoch ms; where clocks go back, after the repeated hour."""
+        time, assigner = quoted(WINDOW[2]), self.clocks[0].source.assigner
+        if not isinstance(self.df.schema[WINDOW[2]].dataType, TimestampType):
+            return _millis(time)
+        millis = F.unix_millis(time)
+        if assigner.zone.fixed_offset is not None:
+            return millis
+        zone, day = F.lit(assigner.zone.name), 86_400_000
+
+        def local(ms: Column) -> Column:
+            return F.unix_millis(F.from_utc_timestamp(F.timestamp_millis(ms), zone))
+
+        again = local(millis) - (local(millis + day) - millis - day)  # by the offset of a day later
+        return F.when((again > millis) & (local(again) == local(millis)), again).otherwise(millis)
+
+
+def _millis(column: Column) -> Column:
+    return F.timestamp_diff("MILLISECOND", F.lit("1970-01-01").cast("timestamp_ntz"), column)
+
+
+def _visible(df: DataFrame) -> list[str]:
+    return [name for name in df.columns if name not in WINDOW and not name.startswith(_HIDDEN)]
+
+
+def _hidden(df: DataFrame) -> list[str]:
+    return [name for name in df.columns if name in (*WINDOW, *_MARKS)]
+
+
+class _Planner:
+    """Plans the nodes of one query."""
+
+    def __init__(
+        self, spark: SparkSession, watermark: object, processing_time: str | None, options: dict[str, Any]
+    ) -> None:
+        self._spark, self._watermark, self._processing_time = spark, watermark, processing_time
+        self._options = options  # of the functions that make windows
+        self._tables: dict[tuple[str, ...], DataFrame] = {}
+
+    def relation(self, node: Node) -> _Relation:
+        """Return the rows of a node."""
+        plan = getattr(self, f"_{type(node).__name__.lower()}")
+        found: _Relation = plan(node)
+        return found
+
+    def _source(
+        self, node: Windowing | Table | Over, function: str, lengths: Mapping[str, int]
+    ) -> tuple[Source, _Clock]:
+        """Return a table cut into windows, and its watermark."""
+        df = self._tables.get(node.table)  # once, so that Spark has one source of a stream
+        if df is None:
+            name = ".".join(f"`{part.replace('`', '``')}`" for part in node.table)
+            df = self._tables[node.table] = self._spark.table(name)
+        time, strategy = _time(df, node, self._watermark, self._processing_time)
+        source = _WINDOWS[function](df, time, watermark=strategy, **lengths, **self._options)._source
+        rows = source.df
+        if time is not None:
+            null = f"time: a row has null in column {time!r}; filter such rows out (WHERE {time} IS NOT NULL)"
+            seen = F.coalesce(quoted(time), F.raise_error(F.lit(null)))
+            rows = marked(Input(rows, time, source.strategy, source.channel)).withColumn(SEEN, seen)
+        return source, _Clock(".".join(node.table), time, source, rows)
+
+    def _windowing(self, node: Windowing) -> _Relation:
+        """Copy each row into all of its windows."""
+        source, clock = self._source(node, node.function, node.lengths)
+        if source.time is None:
+            raise ValueError(
+                "query: rows of windows of processing time are not supported; aggregate them with GROUP BY"
+            )
+        assigner = source.assigner
+        assert isinstance(assigner, SliceAssigner)
+        bounds = _bounds(source.df, source.time, assigner)
+        rows = clock.rows.withColumn(KEPT, F.lit(True)).select("*", F.inline(bounds).alias(*WINDOW))
+        named = {name: quoted(there) for name, there in zip(WINDOW_COLUMNS, WINDOW, strict=True)}
+        return _Relation(rows.withColumns(named), (clock,), ended=False)
+
+    def _selected(self, node: Selected) -> _Relation:
+        found = self.relation(node.source)
+        df = _where(found, node.where).df
+        columns = _columns(df, node.columns)
+        return replace(found, df=df.select(*columns, *map(quoted, _hidden(df))))
+
+    def _aggregated(self, node: Aggregated) -> _Relation:
+        from timerheap.spark._plan.flink_sql import Windowing
+
+        if isinstance(node.source, Windowing):
+            source, clock = self._source(node.source, node.source.function, node.source.lengths)
+            found = _Relation(source.df, (clock,), ended=True)
+            where = None if node.where is None else F.expr(node.where)
+            if where is not None and not (source.df.isStreaming and source.time is not None):
+                found, where = _where(found, node.where), None  # there is no watermark to advance
+            source = replace(source, where=where)
+        else:
+            found = _where(self.relation(node.source), node.where)
+            source = replace(found.clocks[0].source, **_IN_EACH_BATCH)
+        df, by = found.df, {name: name for name in node.keys}
+        if len(node.sets) > 1:
+            by = {name: f"{name} of the grouping set" for name in node.keys}  # aggregates see the row's own
+            df = _expanded(df, by, node.sets)
+        windows: list[str] = []
+        if source.each_batch:
+            windows, df = WINDOW, df.withColumn(ENDS, F.lit(0).cast("bigint"))
+        keys = [*windows, *by.values(), *([GROUPING_SET] if len(node.sets) > 1 else [])]
+        calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
+        grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", keys) if keys else [])
+        result = grouped.agg(*(calls or [F.count("*")]))  # agg() requires one
+        result = result.withColumnsRenamed({there: name for name, there in by.items()})
+        if not windows:
+            named = zip(WINDOW, WINDOW_COLUMNS, strict=True)
+            result = result.withColumns({there: quoted(name) for there, name in named})
+        places = dict(zip(WINDOW_COLUMNS, WINDOW, strict=True))
+        result = result.withColumns(
+            {name: quoted(places[which]) for name, which in node.source.bounds.items()}
+        )
+        if node.having is not None:
+            result = result.where(F.expr(node.having))
+        times = {name for name, which in node.bounds.items() if which == WINDOW_COLUMNS[-1]}
+        columns = [
+            column.alias(name, metadata={WINDOW_TIME: True}) if name in times else column
+            for column, (_, name) in zip(_columns(result, node.columns), node.columns, strict=True)
+        ]
+        return replace(found, df=result.select(*columns, *map(quoted, WINDOW)))
+
+    def _ranked(self, node: Ranked) -> _Relation:
+        from timerheap.spark._plan.flink_sql import Table
+
+        if isinstance(node.source, Table):
+            df, clock = self._table(node.source)
+            names = _visible(clock.source.df)
+            result = [*(df.schema[name] for name in names), StructField(node.name, LongType(), False)]
+            work = FirstOfKey(names, node.name)
+            return self._processed(work, df, node.keys, names, result, (clock,), time=str(clock.time))
+        found = self.relation(node.source)
+        names = [*_visible(found.df), *WINDOW]
+        order = {f"{_ORDER}{at}": one for at, one in enumerate(node.order)}
+        added = {name: F.expr(one.text) for name, one in order.items()}
+        arrival: list[RankOrder] = []
+        if not found.ended and node.function == "row_number":
+            by = [(one.text.strip("`").lower(), one.descending) for one in node.order]
+            time = str(found.clocks[0].time).lower()
+            keeps_last = node.limit == 1 and by == [(time, True)]  # a deduplication
+            added[_ARRIVED] = F.unix_micros(F.current_timestamp())  # the same for all of a micro-batch
+            arrival = [RankOrder(name, keeps_last, nulls_first=False) for name in (_ARRIVED, ARRIVAL)]
+        ranked = tuple(RankOrder(name, one.descending, one.nulls_first) for name, one in order.items())
+        ranking = Ranking(node.function, node.name, ranked, tuple(arrival), node.limit)
+        df = found.df.withColumns(added)
+        result = [*(df.schema[name] for name in names), StructField(node.name, LongType(), False)]
+        first = FirstRows(ranking, names)
+        return self._processed(
+            first,
+            df if found.ended else df.withColumn(ENDS, found.ends),
+            node.keys,
+            [*names, *added],
+            result,
+            found.clocks,
+            ended=found.ended,
+            local=None if found.ended else LocalFirstRows(ranking, [*node.keys]),
+        )
+
+    def _joined(self, node: Joined) -> _Relation:
+        sides = [self.relation(node.left), self.relation(node.right)]
+        clocks = tuple({(clock.table, clock.time): clock for side in sides for clock in side.clocks}.values())
+        ended = len(clocks) == 1 and all(side.ended for side in sides)
+        streaming = sides[0].df.isStreaming
+        if streaming != sides[1].df.isStreaming:
+            raise ValueError("query: a JOIN must be of two streams or of two batches, got one of each")
+        if streaming and not ended and (len(clocks) > 2 or any(clock.time is None for clock in clocks)):
+            raise ValueError(
+                "query: a window join of more than two streams, or of processing time, is not supported; "
+                "write the result of the first join to a table, and join that"
+            )
+        keys = [f"{KEY}{at}" for at in range(len(node.keys))]
+        rows = []
+        for number, side in enumerate(sides):
+            pairs = zip(keys, node.keys, strict=True)
+            by = {name: F.expr(texts[number]) for name, texts in pairs}
+            content = F.struct(*map(quoted, _visible(side.df))).alias(SIDES[number])
+            marks = [quoted(mark) for mark in _hidden(side.df)]
+            if len(clocks) == 2:
+                marks.append(F.lit(clocks.index(side.clocks[0])).cast("tinyint").alias(INPUT))
+            columns = [column.alias(key) for key, column in by.items()]
+            rows.append(side.df.select(*columns, content, *marks, side.ends.alias(ENDS)))
+        if streaming and not ended:  # also event times without results advance the watermark
+            seen = {(side.clocks[0].table, side.clocks[0].time) for side in sides if not side.ended}
+            for number, clock in enumerate(clocks):
+                if (clock.table, clock.time) not in seen:
+                    marks = [quoted(name) for name in clock.rows.columns if name in _MARKS]
+                    input_ = [F.lit(number).cast("tinyint").alias(INPUT)] if len(clocks) == 2 else []
+                    rows.append(clock.rows.select(*marks, *input_, F.lit(False).alias(KEPT)))
+        both = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
+        both = with_columns(both, _filled(both))
+        fields = [both.schema[name] for name in WINDOW]
+        for name, one in zip(GROUPED, SIDES, strict=True):
+            fields.append(StructField(name, ArrayType(both.schema[one].dataType)))
+        work = GroupedSides(keys, node.how)
+        grouped = self._processed(work, both, keys, [*WINDOW, *SIDES], fields, clocks, ended=ended)
+        return replace(grouped, df=_pairs(grouped.df, node))
+
+    def _table(self, node: Table | Over) -> tuple[DataFrame, _Clock]:
+        """Return the rows of a table with their marks, and its watermark."""
+        source, clock = self._source(node, "tumble", {"size": 1})
+        if source.time is None:
+            raise ValueError(f"query: ORDER BY {node.time} must name a column of {clock.table}, a time")
+        df = clock.rows.drop(SEEN)
+        if node.where is not None:
+            df = df.withColumn(KEPT, F.coalesce(F.expr(node.where), F.lit(False)))
+        return df, clock
+
+    def _over(self, node: Over) -> _Relation:
+        df, clock = self._table(node)
+        names = _visible(clock.source.df)
+        calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
+        plan = WindowPlan(
+            clock.source, [], [resolve_aggregate(df, call, at) for at, call in enumerate(calls)]
+        )
+        df = plan.with_inputs(df)
+        types = to_arrow_schema(StructType([df.schema[name] for name in plan.dtypes]))
+        result = [*(df.schema[name] for name in names), *(one.field for one in plan.computed)]
+        work = OverRows(plan.work(), names, types, node.preceding, node.rows)
+        used = [*names, *plan.dtypes]
+        return self._processed(work, df, node.keys, used, result, (clock,), time=str(clock.time))
+
+    def _processed(
+        self,
+        work: BatchProcessFunction,
+        df: DataFrame,
+        keys: Sequence[str],
+        names: list[str],
+        result: list[StructField],
+        clocks: tuple[_Clock, ...],
+        *,
+        time: str = ENDS,
+        ended: bool = False,
+        local: LocalFirstRows | None = None,
+    ) -> _Relation:
+        """Return what a function makes of rows, once the watermark has passed their `time`."""
+        if time == ENDS and (ended or not df.isStreaming):
+            df = df.drop(*_MARKS).withColumn(ENDS, F.lit(0).cast("bigint"))
+        by = list(keys) or [_NO_KEY]
+        df = df if keys else df.withColumn(_NO_KEY, F.lit(0))
+        used = list(dict.fromkeys([*by, *names, time]))
+        df = df.select(*map(quoted, [*used, *(name for name in df.columns if name in (*_MARKS, INPUT))]))
+        rows = [df.schema[name] for name in used]
+        sources = [clock.source for clock in clocks]
+        strategies = tuple(source.strategy for source in sources)
+        query = Query(
+            work=work,
+            key=by if KEY in by[0] else key_columns(df, "PARTITION BY", by),
+            rows=StructType([*rows, StructField(ARRIVAL, LongType(), False)] if local else rows),
+            result=StructType(result),
+            event_time=time,
+            watermarks=strategies,
+            channels=tuple(source.channel for source in sources),
+            order="event_time",
+            time_mode="None" if ended else time_mode(df, False, *strategies),
+            max_parallelism=self._options.get("max_parallelism"),
+            key_names=[name for name in keys if not name.startswith(_HIDDEN)],
+            reduce=local,
+        )
+        return _Relation(build(query, df, each_batch=ended), clocks, ended=True)
+
+
+_IN_EACH_BATCH: dict[str, Any] = {
+    "time": ENDS,
+    "assigner": TumblingSliceAssigner(1),
+    "strategy": WatermarkStrategy.for_monotonous_timestamps(),
+    "channel": None,
+    "where": None,
+    "each_batch": True,
+}
+"""How the rows of windows that have ended are aggregated again: their windows are keys."""
+
+
+def _where(found: _Relation, condition: str | None) -> _Relation:
+    """Return the rows that meet a condition; the others advance the watermark until windows have ended."""
+    if condition is None:
+        return found
+    if found.ended or not found.df.isStreaming:
+        return replace(found, df=found.df.where(F.expr(condition)))
+    kept = quoted(KEPT) & F.coalesce(F.expr(condition), F.lit(False))
+    return replace(found, df=found.df.withColumn(KEPT, kept))
+
+
+def _columns(df: DataFrame, items: Items) -> list[Column]:
+    """Return the columns of a SELECT."""
+    columns: list[Column] = []
+    for text, name in items:
+        if name != "*":
+            columns.append(F.expr(text).alias(name))
+            continue
+        sides = [side for side in SIDES if side in df.columns and text in ("*", f"{side}.*")]
+        columns += [quoted(side)[field].alias(field) for side in sides for field in _fields(df, side)]
+        if not sides:
+            columns += map(quoted, _visible(df))
+    return columns
+
+
+def _fields(df: DataFrame, side: str) -> list[str]:
+    type_ = df.schema[side].dataType
+    assert isinstance(type_, StructType)
+    return type_.names
+
+
+def _bounds(df: DataFrame, time: str, assigner: SliceAssigner) -> Column:
+    """Return the windows of a row: an array of structs of start, end and time."""
+    type_, zone, name = named_column(df, "time", time), assigner.zone, F.lit(assigner.zone.name)
+    offset = zone.fixed_offset
+    wall_clock = isinstance(type_, TimestampNTZType)
+    if isinstance(type_, LongType):
+        local = quoted(time)
+    elif wall_clock:
+        local = _millis(quoted(time))
+    elif offset is not None:
+        local = F.unix_millis(quoted(time)) + offset
+    else:
+        local = F.unix_millis(F.from_utc_timestamp(quoted(time), name))
+
+    def instant(ms: Column) -> Column:
+        if wall_clock:
+            return F.timestamp_add("MILLISECOND", ms, F.lit("1970-01-01").cast("timestamp_ntz"))
+        if offset is not None:
+            return F.timestamp_millis(ms - offset)
+        return F.to_utc_timestamp(F.timestamp_millis(ms), name)
+
+    step, start = assigner.interval, None
+    first = local - F.pmod(local - assigner.offset, F.lit(step)) + step
+    if isinstance(assigner, CumulativeSliceAssigner):
+        start = local - F.pmod(local - assigner.offset, F.lit(assigner.size))
+        ends = F.sequence(first, start + assigner.size, F.lit(step))
+    else:
+        ends = F.sequence(first, first + (assigner.size - step), F.lit(step))
+
+    def window(end: Column) -> Column:
+        begin = end - assigner.size if start is None else start
+        return F.struct(instant(begin), instant(end), instant(end - 1))
+
+    return F.transform(ends, window)
+
+
+def _filled(both: DataFrame) -> dict[str, Column]:
+    """Return the marks in which a row of one side has nothing."""
+    filled = {KEPT: F.coalesce(quoted(KEPT), F.lit(True))} if KEPT in both.columns else {}
+    if AHEAD in both.columns:
+        filled[AHEAD] = F.coalesce(quoted(AHEAD), F.lit(False))
+    return filled
+
+
+def _pairs(grouped: DataFrame, node: Joined) -> DataFrame:
+    """Return the pairs of the rows of each group, as a join of its kind has them."""
+    left, right = SIDES
+    lefts, rights = (f"`{name}`" for name in GROUPED)
+    that = node.condition
+    of_left = rights if that is None else f"filter({rights}, {right} -> {that})"
+    windows = list(map(quoted, WINDOW))
+    if node.how in ("semi", "anti"):
+        found = f"exists({rights}, {right} -> {that or 'true'})"
+        if node.how == "anti":
+            found = f"NOT {found if node.null_aware else f'coalesce({found}, false)'}"
+        kept = grouped.select(F.explode(F.expr(f"filter({lefts}, {left} -> {found})")).alias(left), *windows)
+        return kept.select(*(quoted(left)[name].alias(name) for name in _fields(kept, left)), *windows)
+    if node.how == "right":
+        of_right = lefts if that is None else f"filter({lefts}, {left} -> {that})"
+        pairs = grouped.select(F.explode(F.expr(rights)).alias(right), F.expr(lefts), *windows)
+        pairs = pairs.select(F.explode_outer(F.expr(of_right)).alias(left), right, *windows)
+    else:
+        if node.how == "full":  # a last row that is null stands for the right rows without a match
+            lefts = f"array_append({lefts}, null)"
+            matched = f"coalesce(exists(`{GROUPED[0]}`, {left} -> {that or 'true'}), false)"
+            alone = f"filter({rights}, {right} -> NOT {matched})"
+            of_left = f"if({left} IS NULL, {alone}, {of_left})"
+        pairs = grouped.select(F.explode(F.expr(lefts)).alias(left), *map(quoted, GROUPED), *windows)
+        explode = F.explode if node.how == "inner" else F.explode_outer
+        pairs = pairs.select(left, explode(F.expr(of_left)).alias(right), *windows)
+        if node.how == "full":
+            pairs = pairs.where(quoted(left).isNotNull() | quoted(right).isNotNull())
+    names = [name.lower() for side in SIDES for name in _fields(pairs, side)]
+    alone_ = {
+        name: quoted(side)[name]
+        for side in SIDES
+        for name in _fields(pairs, side)
+        if names.count(name.lower()) == 1
+    }
+    return with_columns(pairs, alone_)
 
 
 class _WindowTimes(WatermarkGenerator):
@@ -320,7 +566,7 @@ class _WindowTimes(WatermarkGenerator):
 
 
 def _time(
-    df: DataFrame, wanted: WindowSelect, watermark: object, processing_time: str | None
+    df: DataFrame, wanted: Windowing | Table | Over, watermark: object, processing_time: str | None
 ) -> tuple[str | None, object]:
     """Return the event-time column, None for processing time, and the watermark strategy."""
     table, time = ".".join(wanted.table), wanted.time

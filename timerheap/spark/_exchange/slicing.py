@@ -1,4 +1,4 @@
-"""The local stage of windows: aggregates a task's rows by key and slice before they are sent."""
+"""The local stages of windows: what a task makes of its rows, by window and key, before they are sent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from timerheap._native._heap import SliceGroups
 from timerheap.spark._arrow import view_of
@@ -83,3 +85,129 @@ class SlicedRows:
         hashes = pa.array(np.concatenate(self._hashes)[keys])
         self._begin()
         return pa.RecordBatch.from_arrays([*arrays, *columns, hashes], names=names)
+
+
+WINDOW = ["start of the window", "end of the window", "time of the window"]
+"""Names of the columns with the window of each row."""
+
+ENDS = "__timerheap_ends"
+"""Name of the column with the watermark at which the window of a row ends, in epoch ms."""
+
+ARRIVAL = "__timerheap_arrival"
+"""Name of the column with the place of a row in its micro-batch, which `LocalFirstRows` adds."""
+
+
+@dataclass(frozen=True)
+class RankOrder:
+    """A column by which rows are ranked."""
+
+    column: str
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Which rows of a group are the first, and by what number."""
+
+    function: str  # "row_number", "rank" or "dense_rank"
+    name: str  # of the column with the number
+    order: tuple[RankOrder, ...]
+    arrival: tuple[RankOrder, ...]  # by which rows that are equal in `order` follow each other
+    limit: int
+
+    def first(self, rows: pa.RecordBatch, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of the first rows of each group, and their numbers; O(n log n).
+
+        Nulls and NaN are sorted as in Spark, where NaN is the largest number.
+
+        groups (int64, shape (n,)): the number of each row's group
+        """
+        columns: dict[str, Any] = {"group": groups}
+        compared: list[str] = []
+        keys = [("group", "ascending")]
+        for at, one in enumerate(self.order + self.arrival):
+            compared = list(columns) if at == len(self.order) else compared
+            values = rows.column(one.column)
+            direction = "descending" if one.descending else "ascending"
+            if values.null_count:
+                columns[f"null{at}"] = values.is_null()
+                keys.append((f"null{at}", "descending" if one.nulls_first else "ascending"))
+            if pa.types.is_floating(values.type):
+                columns[f"nan{at}"] = pc.is_nan(values)
+                keys.append((f"nan{at}", direction))
+            columns[f"value{at}"] = values
+            keys.append((f"value{at}", direction))
+        compared = compared or list(columns)
+        table = pa.table(columns)
+        order = pc.sort_indices(table, keys).to_numpy()
+        numbers = np.arange(len(order))
+        begins = changes(groups[order])
+        within = numbers - np.maximum.accumulate(np.where(begins, numbers, 0)) + 1
+        if self.function != "row_number":
+            differs = begins.copy()
+            for name in compared:
+                column = table.column(name).take(order)
+                differs[1:] |= ~_equal(column.slice(1), column.slice(0, len(order) - 1))
+            if self.function == "rank":
+                within = within[np.maximum.accumulate(np.where(differs, numbers, 0))]
+            else:
+                dense = np.cumsum(differs)
+                within = dense - dense[np.maximum.accumulate(np.where(begins, numbers, 0))] + 1
+        kept = within <= self.limit
+        return order[kept], within[kept]
+
+
+def changes(numbers: np.ndarray) -> np.ndarray:
+    """Return where a number differs from the one before it: bool, shape (n,); the first does."""
+    changes = np.ones(len(numbers), bool)
+    changes[1:] = numbers[1:] != numbers[:-1]
+    return changes
+
+
+def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
+    """Return where values are equal, as null is to null and NaN to NaN: bool, shape (n,)."""
+    equal = pc.equal(one, other).fill_null(False)
+    equal = pc.or_(equal, pc.and_(one.is_null(nan_is_null=True), other.is_null(nan_is_null=True)))
+    return np.asarray(equal)
+
+
+@dataclass(frozen=True)
+class LocalFirstRows:
+    """Reduces the rows of a task to those that may be among the first of their window and key."""
+
+    ranking: Ranking
+    key: list[str]
+
+    def __call__(self) -> _Reducer:
+        """Return a buffer without rows."""
+        return _Reducer(self)
+
+
+class _Reducer:
+    def __init__(self, stage: LocalFirstRows) -> None:
+        task = TaskContext.get()
+        self._stage = stage
+        self._count = (0 if task is None else task.partitionId()) << 40  # so that rows of tasks are apart
+        self._rows: list[pa.RecordBatch] = []
+        self._hashes: list[np.ndarray] = []
+
+    def add(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:
+        """Add rows, with the hashes of their keys."""
+        rows = rows.drop_columns([HASH]) if HASH in rows.schema.names else rows
+        places = np.arange(self._count, self._count + len(rows))
+        self._count += len(rows)
+        self._rows.append(rows.append_column(ARRIVAL, pa.array(places)))
+        self._hashes.append(hashes)
+
+    def drain(self) -> pa.RecordBatch:
+        """Remove all rows, of which there must be some, and return the first, with `HASH`."""
+        rows, hashes = pa.concat_batches(self._rows), np.concatenate(self._hashes)
+        self._rows, self._hashes = [], []
+        groups = SliceGroups(len(self._stage.key) + len(WINDOW))
+        views = [view_of(rows.column(name)) for name in (*self._stage.key, *WINDOW)]
+        groups.add(hashes, rows.column(ENDS).to_numpy(), views)
+        numbers = np.empty(len(rows), np.int64)
+        numbers[groups.order()] = np.repeat(np.arange(len(groups)), groups.groups()[2])
+        chosen, _ = self._stage.ranking.first(rows, numbers)
+        return rows.take(pa.array(chosen)).append_column(HASH, pa.array(hashes[chosen]))

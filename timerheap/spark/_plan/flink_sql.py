@@ -1,183 +1,93 @@
-"""Parses the window queries of Flink SQL, or says by name what it refuses."""
+"""Parses Flink SQL over windows into a plan, or says by name what it refuses."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from decimal import Decimal
-from itertools import chain, combinations, product
-from typing import NoReturn
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, UnsupportedError
+from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
-from timerheap.spark._worker.window_runner import GROUPING_SET
-
-BOUNDS = ("window_start", "window_end", "window_time")
-
-_INSTEAD = {
-    "distinct": ("SELECT DISTINCT", "a group has one row; use distinct() on the result of a batch"),
-    "hint": ("a hint", "leave it out"),
-    "joins": ("JOIN", "join DataFrames in Spark, before the windows or after them"),
-    "laterals": ("LATERAL", "write the same in Spark, as a view"),
-    "limit": ("LIMIT", "use limit() on the result of a batch"),
-    "offset": ("OFFSET", "use offset() on the result of a batch"),
-    "order": ("ORDER BY", "use orderBy() on the result of a batch; a stream returns windows as they end"),
-    "pivots": ("PIVOT", "use pivot() on the result of a batch"),
-    "sample": ("TABLESAMPLE", "make a view with sample()"),
-    "version": ("FOR SYSTEM_TIME AS OF", "join the versions in Spark and make a view of the result"),
-    "with": ("WITH", "make a view of it: createOrReplaceTempView()"),
-}
-
-
-def refuse(what: str, instead: str) -> NoReturn:
-    """Raise a ValueError that names the unsupported feature and an alternative."""
-    raise ValueError(f"query: {what} is not supported; {instead}")
-
-
-def text_of(node: exp.Expr) -> str:
-    """Return a node in Spark's SQL; raise if Spark has no such function, argument or type."""
-    if node.find(exp.ArraySlice) or any(type_.is_type("time") for type_ in node.find_all(exp.DataType)):
-        _refuse_expression(node)  # sqlglot would write SLICE with a length, and TIMESTAMP
-    try:
-        return node.sql(dialect=Spark, comments=False, unsupported_level=ErrorLevel.RAISE)
-    except UnsupportedError:
-        _refuse_expression(node)
-
-
-def _refuse_expression(node: exp.Expr) -> NoReturn:
-    refuse(node.sql(), "compute it in a view of the table, in Spark's SQL")
-
-
-def expect_only(node: exp.Expr, read: set[str]) -> None:
-    """Raise for a clause of a node that is not in `read`."""
-    for name, value in node.args.items():
-        clause = name.removesuffix("_")
-        if value and clause not in read:
-            refuse(*_INSTEAD.get(clause, (clause.upper().replace("_", " "), "leave it out")))
-
-
-def expect_known_queries(select: exp.Select) -> None:
-    """Raise for nested queries, by their names in Flink's documentation; a window Top-N is allowed."""
-    if select.args.get("with_"):
-        refuse(*_INSTEAD["with"])
-    where = select.args.get("where")
-    names = [call.name.upper() for call in select.find_all(exp.Anonymous)]
-    joined = any(one.args.get("joins") for one in select.find_all(exp.Select))
-    if joined and sum(name in _LENGTHS for name in names) > 1:
-        refuse(
-            "a window join (JOIN)",
-            "join the rows in timerheap.spark.process_connected(), with a timer at the window's end; of "
-            "batches, the results of two queries with DataFrame.join()",
-        )
-    if where is not None and where.find(exp.Query) is not None:
-        refuse(
-            "a window join by IN or EXISTS (SEMI JOIN, ANTI JOIN)",
-            "join the rows in timerheap.spark.process_connected(), with a timer at the window's end; of "
-            "batches, the results of two queries with DataFrame.join(how='left_semi')",
-        )
-    if _is_grouped(select) and any(one.args.get("group") for one in _within(select)):
-        refuse(
-            "a window aggregation of a window aggregation",
-            "make a view of the inner query's result with window_time AS rowtime, and aggregate "
-            "TABLE(TUMBLE(TABLE view, DESCRIPTOR(rowtime), ...))",
-        )
-    if list(_within(select)) and select.find(exp.Window) is None:
-        refuse("a nested query", "make a view of the inner query: createOrReplaceTempView()")
-
-
-def _is_grouped(select: exp.Select) -> bool:
-    return select.args.get("group") is not None
-
-
-def _within(select: exp.Select) -> Iterator[exp.Select]:
-    return (one for one in select.find_all(exp.Select) if one is not select)
-
-
-def parts_of(node: exp.Expr) -> list[exp.Expr]:
-    """Return the elements of a tuple or of parentheses; any other node as the only element."""
-    if isinstance(node, exp.Tuple):
-        return list(node.expressions)
-    return [node.this if isinstance(node, exp.Paren) else node]
-
-
-def name_of(node: exp.Expr, clause: str) -> str:
-    """Return the name of a column; raise for any other node."""
-    if not isinstance(node, exp.Column) or node.table:
-        refuse(f"{clause} {text_of(node)}", "use columns of the table; make a view that has it as a column")
-    return node.name
-
-
-_MAX_SETS = 64
-
-Keys = tuple[str, ...]
-
-
-def grouping_sets(select: exp.Select) -> list[Keys]:
-    """Return the keys of each grouping set, without the window's bounds; a plain GROUP BY has one set.
-
-    ValueError: if a set lacks window_start or window_end, or contains anything but columns
-    """
-    group = select.args.get("group")
-    if group is None:
-        refuse("a query without GROUP BY", "group by window_start, window_end and the keys")
-    expect_only(group, {"expressions"})
-    choices = [_choices(node) for node in group.expressions]
-    sets = [tuple(dict.fromkeys(chain.from_iterable(chosen))) for chosen in product(*choices)]
-    if len(sets) > _MAX_SETS:
-        refuse(f"GROUP BY of {len(sets)} grouping sets", f"write at most {_MAX_SETS} with GROUPING SETS")
-    for bound in BOUNDS[:2]:
-        if not all(bound in names for names in sets):
-            raise ValueError(
-                f"query: GROUP BY must have window_start and window_end, in or beside each grouping set; "
-                f"{bound} is missing"
-            )
-    return [tuple(name for name in names if name not in BOUNDS) for names in sets]
-
-
-def _choices(node: exp.Expr) -> list[Keys]:
-    """Return the columns that an element of GROUP BY contributes, for each of its grouping sets."""
-    if isinstance(node, exp.GroupingSets):
-        return [keys for element in node.expressions for keys in _choices(element)]
-    if isinstance(node, (exp.Cube, exp.Rollup)):
-        parts = [_columns(element) for element in node.expressions]
-        if isinstance(node, exp.Cube):
-            chosen = [some for n in range(len(parts), -1, -1) for some in combinations(parts, n)]
-        else:
-            chosen = [tuple(parts[:n]) for n in range(len(parts), -1, -1)]
-        return [tuple(chain.from_iterable(some)) for some in chosen]
-    return [_columns(node)]
-
-
-def _columns(node: exp.Expr) -> Keys:
-    return tuple(name_of(part, "GROUP BY") for part in parts_of(node))
-
-
-def grouping_value(node: exp.Grouping | exp.GroupingId, sets: list[Keys]) -> exp.Expr:
-    """Return the value of GROUPING or GROUPING_ID: one bit per column, set if its grouping set lacks it."""
-    names = [name_of(column, text_of(node)) for column in node.expressions]
-    keys = list(dict.fromkeys(chain.from_iterable(sets)))
-    for name in names:
-        if name not in keys:
-            refuse(text_of(node), f"use columns of GROUP BY: {', '.join(keys) or 'none'}")
-    if not names or (isinstance(node, exp.Grouping) and len(names) > 1):
-        refuse(text_of(node), "write GROUPING(k) or GROUPING_ID(k, ...) with columns of GROUP BY")
-    values = [sum((name not in keys) << at for at, name in enumerate(reversed(names))) for keys in sets]
-    if len(sets) == 1:
-        return exp.cast(exp.Literal.number(values[0]), "bigint")
-    case = exp.Case(this=exp.column(GROUPING_SET, quoted=True))
-    for number, value in enumerate(values):
-        case = case.when(exp.Literal.number(number), exp.Literal.number(value))
-    return exp.cast(case, "bigint")
-
-
-_PATTERN = (
-    "write SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end [, k] "
-    "ORDER BY x) AS rownum FROM ...) WHERE rownum <= 3"
+from timerheap.spark._plan.flink_clauses import (
+    BOUNDS,
+    EXAMPLE,
+    LENGTHS,
+    Call,
+    Outside,
+    call_of,
+    descriptor,
+    expect_only,
+    grouping_sets,
+    milliseconds,
+    name_of,
+    parts_of,
+    refuse,
+    text_of,
+    window_arguments,
 )
+from timerheap.spark._worker.wrapped_runners import SIDES
+
+LEFT, RIGHT = SIDES
+
+Items: TypeAlias = tuple[tuple[str, str], ...]
+"""Columns of a SELECT: expressions in Spark's SQL, and names; ``("*", "*")`` stands for all columns."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a table or view that meet a condition; they have no windows, and `time` orders them."""
+
+    table: tuple[str, ...]
+    where: str | None = None
+    time: str = ""
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """The columns that have a bound of the window, and which: none."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Windowing:
+    """A window table function: the rows of a table, each in all of its windows."""
+
+    function: str  # the name of the function that makes them, in lower case
+    table: tuple[str, ...]
+    time: str
+    lengths: dict[str, int]  # arguments of the function, ms
+    partition: tuple[str, ...] = ()
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """The columns that have a bound of the window, and which."""
+        return {name: name for name in BOUNDS}
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A projection of the rows that meet a condition."""
+
+    source: Node
+    where: str | None
+    columns: Items
+    bounds: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """Aggregates of each window and key."""
+
+    source: Node
+    where: str | None
+    keys: tuple[str, ...]  # of GROUP BY, without those of the window
+    sets: tuple[tuple[str, ...], ...]  # the keys of each grouping set
+    calls: dict[str, Call]  # by the names that `having` and `columns` use
+    having: str | None
+    columns: Items
+    bounds: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -190,96 +100,475 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Rank:
-    """A parsed Top-N: the first rows of each window and key.
+class Ranked:
+    """The first rows of each window and key, with their rank."""
 
-    `items` and `columns` have the expression and the name of each column of the inner and the outer query:
-    ``("*", "*")`` for all columns, and in `items` ``(name, name)`` for the row number.
-    """
-
-    name: str  # of the row number
+    source: Node
+    function: str  # "row_number", "rank" or "dense_rank"
+    name: str
     keys: tuple[str, ...]  # of PARTITION BY, without those of the window
     order: tuple[Order, ...]
-    limit: int
-    items: tuple[tuple[str, str], ...]
-    where: str | None  # further conditions on the ranked rows
-    columns: tuple[tuple[str, str], ...]
+    limit: int = 0  # 0: not known yet
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """The columns that have a bound of the window, and which."""
+        return self.source.bounds
 
 
-def rank_of(select: exp.Select) -> tuple[Rank, exp.Select] | None:
-    """Return the rank of a query and the inner query with ROW_NUMBER(); None without OVER."""
-    overs = list(select.find_all(exp.Window))
-    if not overs:
-        return None
-    middle = _subquery(select)
-    over = overs[0]
-    if len(overs) > 1 or not isinstance(over.this, exp.RowNumber):
-        refuse(f"{text_of(overs[-1])} (OVER)", f"only the ROW_NUMBER() of a window Top-N is: {_PATTERN}")
-    if middle is None or over.find_ancestor(exp.Select) is not middle:
-        refuse(f"{text_of(over)} (Top-N, deduplication) in this place", _PATTERN)
-    expect_only(select, {"expressions", "from", "where"})
-    _strip_names(select)
-    alias = over.parent
-    if not isinstance(alias, exp.Alias):
-        refuse(f"{text_of(over)} without a name", _PATTERN)
-    expect_only(over, {"this", "partition_by", "order", "over"})
-    partition = [name_of(node, "PARTITION BY") for node in over.args.get("partition_by") or []]
-    if not set(BOUNDS[:2]) <= set(partition):
-        refuse(f"{text_of(over)} (a Top-N of all rows, not of windows)", _PATTERN)
-    if over.args.get("order") is None:
-        refuse(f"{text_of(over)} without ORDER BY", _PATTERN)
-    order = [
-        Order(text_of(one.this), bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
-        for one in over.args["order"].expressions
-    ]
-    rank = alias.alias
-    limit, where = _limit(select, rank)
-    found = Rank(
-        name=rank,
-        keys=tuple(name for name in partition if name not in BOUNDS),
-        order=tuple(order),
-        limit=limit,
-        items=tuple((rank, rank) if item is alias else _item(item) for item in middle.expressions),
-        where=where,
-        columns=tuple(map(_item, select.expressions)),
+@dataclass(frozen=True)
+class Joined:
+    """Pairs of rows of the same window.
+
+    Expressions refer to the two rows as structs of the names `LEFT` and `RIGHT`; the result of a semi-join or
+    an anti-join has the columns of the left side.
+    """
+
+    left: Node
+    right: Node
+    how: str  # "inner", "left", "right", "full", "semi" or "anti"
+    keys: Items  # expressions of the left and of the right side that must be equal
+    condition: str | None
+    null_aware: bool = False  # whether a condition that is null excludes a row of an anti-join, as in NOT IN
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """The columns that have a bound of the window, and which."""
+        if self.how in ("semi", "anti"):
+            return self.left.bounds
+        sides = {LEFT: self.left.bounds, RIGHT: self.right.bounds}
+        return {f"{side}.{name}": which for side, found in sides.items() for name, which in found.items()}
+
+
+@dataclass(frozen=True)
+class Over:
+    """The rows of a table, each with aggregates of the rows of its key that precede it, and of itself.
+
+    Either `preceding` or `rows` says how many: the ms before the row, or the number of rows.
+    """
+
+    table: tuple[str, ...]
+    where: str | None
+    keys: tuple[str, ...]
+    time: str
+    preceding: int | None
+    rows: int | None
+    calls: dict[str, Call]  # by the names of the columns
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """The columns that have a bound of the window, and which: none."""
+        return {}
+
+
+Node: TypeAlias = Table | Windowing | Selected | Aggregated | Ranked | Joined | Over
+
+_READ = {"expressions", "from", "joins", "where", "group", "having", "with", "windows"}
+_RANKS = {exp.RowNumber: "row_number", exp.Rank: "rank", exp.DenseRank: "dense_rank"}
+_PATTERN = (
+    "write SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end [, k] "
+    "ORDER BY x) AS rownum FROM ...) WHERE rownum <= 3"
+)
+
+
+class _Flink(Spark):
+    """Spark's dialect with standard strings, as in Flink: quotes are doubled, backslashes are literal."""
+
+    class Tokenizer(Spark.Tokenizer):
+        QUOTES = ["'"]  # noqa: RUF012
+        STRING_ESCAPES = ["'"]  # noqa: RUF012
+
+
+def parsed(query: str) -> Node:
+    """Parse a query.
+
+    ValueError: if the query is invalid or uses an unsupported feature; the message names it
+    """
+    return _limited(_query(_select(query), {}))
+
+
+def _query(select: exp.Expr, views: Mapping[str, Node]) -> Node:
+    """Return the plan of a SELECT; `views` are the queries of WITH."""
+    if not isinstance(select, exp.Select):
+        refuse(select.key.upper(), "write one SELECT, and use union() and other methods of the DataFrame")
+    expect_only(select, _READ)
+    if (with_ := select.args.get("with_")) is not None:
+        for view in with_.expressions:
+            views = {**views, view.alias: _query(view.this, views)}
+    source, name, conditions = _from(select, views)
+    for one in [one for one in conditions if one.find(exp.Query)]:
+        conditions.remove(one)
+        source = _subquery_join(source, name, one, views)
+    if isinstance(source, Selected) and isinstance(source.source, Ranked):
+        source, conditions = _first(source, source.source, conditions)
+    if overs := [one for one in _own(select) if isinstance(one, exp.Window)]:
+        if any(type(one.this) in _RANKS for one in overs):
+            return _ranked(select, source, conditions, overs)
+        return _over(select, source, conditions, overs)
+    if select.args.get("group") is not None:
+        return _aggregated(select, source, conditions)
+    if isinstance(source, Table) or (select.args.get("having") is not None):
+        _refuse_table(select, source)
+    return _projected(source, conditions, select.expressions)
+
+
+def _own(select: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the nodes of a SELECT without those of the queries inside it."""
+    return select.walk(prune=lambda node: node is not select and isinstance(node, exp.Query))
+
+
+def _conjuncts(clause: exp.Expr | None) -> list[exp.Expr]:
+    if clause is None:
+        return []
+    condition = clause.this if isinstance(clause, exp.Where) else clause
+    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition.unnest()]
+
+
+def _conjunction(conditions: list[exp.Expr]) -> str | None:
+    return text_of(exp.and_(*conditions)) if conditions else None
+
+
+def _from(select: exp.Select, views: Mapping[str, Node]) -> tuple[Node, str, list[exp.Expr]]:
+    """Return what a SELECT reads, its name, and the conditions of its WHERE that remain.
+
+    Names of tables before columns are removed, or are replaced by those of the sides of a join.
+    """
+    if (from_ := select.args.get("from_")) is None:
+        refuse("a SELECT without a window function", f"write {EXAMPLE}")
+    source, name = _relation(from_.this, views)
+    conditions = _conjuncts(select.args.get("where"))
+    joins = select.args.get("joins") or []
+    if not joins:
+        _rename(select, {name: None} if name else {})
+        return source, name, conditions
+    if len(joins) > 1:
+        refuse("more than one JOIN in a SELECT", "join the result of a nested SELECT with the next table")
+    (join,) = joins
+    expect_only(join, {"this", "on", "side", "kind"})
+    right, other = _relation(join.this, views)
+    if not name or not other:
+        refuse("a JOIN of tables without names", "name both: FROM (...) AS L JOIN (...) AS R")
+    _rename(select, {name: LEFT, other: RIGHT})
+    how, on = str(join.args.get("side") or "inner").lower(), _conjuncts(join.args.get("on"))
+    if how == "inner":  # it does not matter which of its conditions are in WHERE
+        on, conditions = on + conditions, []
+    return _join(_limited(source), _limited(right), how, on), "", conditions
+
+
+def _relation(item: exp.Expr, views: Mapping[str, Node]) -> tuple[Node, str]:
+    """Return an element of FROM, and its name."""
+    if not isinstance(item, (exp.Subquery, exp.Table)):
+        refuse(f"{item.key.upper()} in FROM", "write the same in Spark, as a view")
+    if columns := item.alias_column_names:
+        refuse(f"renaming columns with {item.alias} ({', '.join(columns)})", "rename them in SELECT")
+    if isinstance(item, exp.Subquery):
+        expect_only(item, {"this", "alias"})
+        return _query(item.this, views), item.alias
+    expect_only(item, {"this", "alias", "db", "catalog"})
+    call = item.this
+    if isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and len(call.expressions) == 1:
+        (call,) = call.expressions
+    if isinstance(call, exp.Identifier):
+        name = tuple(part.name for part in item.parts)
+        found = views.get(name[0]) if len(name) == 1 else None
+        return found or Table(name), item.alias_or_name
+    if not isinstance(call, exp.Anonymous) or call.name.upper() not in LENGTHS:
+        refuse(f"the table function {call.name}", f"use one of {', '.join(LENGTHS)}")
+    return _windowing(call), item.alias
+
+
+def _windowing(call: exp.Anonymous) -> Windowing:
+    windows, given = window_arguments(call)
+    data, partition = given["DATA"], given.get("PARTITION_BY")
+    if not isinstance(data, exp.Column):
+        refuse(f"DATA {text_of(data)}", "write the name of a table or a view: TABLE t")
+    lengths = LENGTHS[windows] | {"OFFSET": "offset"}
+    return Windowing(
+        function=windows.lower(),
+        table=tuple(part.name for part in data.parts),
+        time=descriptor(given["TIMECOL"]),
+        lengths={to: milliseconds(given[name], name) for name, to in lengths.items() if name in given},
+        partition=tuple(name_of(part, "PARTITION BY") for part in parts_of(partition)) if partition else (),
     )
-    return found, middle
 
 
-def _subquery(select: exp.Select) -> exp.Select | None:
-    source = select.args.get("from_")
-    inner = None if source is None else source.this
-    return inner.this if isinstance(inner, exp.Subquery) and isinstance(inner.this, exp.Select) else None
+def _rename(node: exp.Expr, names: Mapping[str, str | None]) -> None:
+    """Replace the names of tables before columns; "" stands for none, and so does None."""
+    for column in _own(node):
+        if isinstance(column, exp.Column) and column.table in names:
+            to = names[column.table]
+            column.set("table", None if to is None else exp.to_identifier(to))
 
 
-def _strip_names(select: exp.Select) -> None:
-    """Remove table names from columns, since each level has only one table."""
-    names = {source.alias for source in select.find_all(exp.Subquery, exp.Table)} - {""}
-    for column in select.find_all(exp.Column):
-        if column.table in names:
-            column.set("table", None)
+def _refuse_table(select: exp.Select, source: Node) -> None:
+    if not isinstance(source, Table):
+        refuse("HAVING without GROUP BY", "use WHERE")
+    refuse(f"a query of {'.'.join(source.table)} without windows", f"use spark.sql(), or write {EXAMPLE}")
+
+
+def _bound(node: exp.Expr, bounds: Mapping[str, str]) -> str | None:
+    """Return which bound of the window an expression is, None if it is something else."""
+    if isinstance(node, exp.Coalesce):  # of the two sides of an outer join
+        found = {_bound(one, bounds) for one in [node.this, *node.expressions]}
+        return found.pop() if len(found) == 1 else None
+    if not isinstance(node, exp.Column):
+        return None
+    return bounds.get(f"{node.table}.{node.name}" if node.table else node.name)
+
+
+def _bounds(items: list[exp.Expr], bounds: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns of a SELECT that have a bound of the window."""
+    found: dict[str, str] = {}
+    for item in items:
+        if item.is_star:
+            before = f"{item.table}." if isinstance(item, exp.Column) else ""
+            found |= {
+                name.removeprefix(before): which for name, which in bounds.items() if name.startswith(before)
+            }
+        elif which := _bound(item.unalias(), bounds):
+            found[item.alias_or_name] = which
+    return found
 
 
 def _item(node: exp.Expr) -> tuple[str, str]:
-    if isinstance(node, exp.Star):
-        expect_only(node, set())
-        return "*", "*"
+    if node.is_star:
+        expect_only(node, {"this", "table"})
+        return text_of(node), "*"
     if isinstance(node, exp.Alias):
         return text_of(node.this), node.alias
     return text_of(node), node.name if isinstance(node, exp.Column) else text_of(node)
 
 
-def _limit(select: exp.Select, name: str) -> tuple[int, str | None]:
-    """Return the number of rows to keep and the other conditions."""
-    where = select.args.get("where")
-    conditions: list[exp.Expr] = []
-    if where is not None:
-        conditions = list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this]
-    limits = [n for n in (_at_most(one, name) for one in conditions) if n is not None]
-    others = [one for one in conditions if _at_most(one, name) is None]
+def _projected(source: Node, conditions: list[exp.Expr], items: list[exp.Expr]) -> Selected:
+    for clause, nodes in (("WHERE", conditions), ("SELECT", items)):
+        if aggregate := next((one for node in nodes for one in [node.find(exp.AggFunc)] if one), None):
+            refuse(
+                f"{clause} with {text_of(aggregate)}", "aggregate in a query with GROUP BY, and use HAVING"
+            )
+    _expect_windows(source, "a SELECT")
+    columns = tuple(map(_item, items))
+    return Selected(source, _conjunction(conditions), columns, _bounds(items, source.bounds))
+
+
+def _aggregated(select: exp.Select, source: Node, conditions: list[exp.Expr]) -> Aggregated:
+    bounds = source.bounds
+    group = select.args["group"]
+    if isinstance(source, Table):
+        source = _of_group_windows(select, source)
+        bounds = source.bounds
+    if isinstance(source, Joined) and source.how not in ("semi", "anti"):
+        refuse("GROUP BY of a JOIN", "write the JOIN as a nested SELECT: FROM (SELECT ... JOIN ...) GROUP BY")
+    if isinstance(source, Selected) and isinstance(source.source, Windowing):
+        refuse(
+            "GROUP BY of a nested SELECT of the rows of windows",
+            "write FROM TABLE(...) and GROUP BY in one SELECT, with its expressions in the aggregates",
+        )
+    sets = grouping_sets(group, bounds)
+    keys = tuple(dict.fromkeys(name for one in sets for name in one))
+    if isinstance(source, Windowing):
+        _expect_keys_of_rows(source, conditions, keys, sets)
+    for node in conditions:
+        if aggregate := node.find(exp.AggFunc):
+            refuse(f"WHERE with {text_of(aggregate)}", "move conditions on aggregates to HAVING")
+    outside = Outside({*bounds, *keys}, sets)
+    columns = tuple(outside.column(item) for item in select.expressions)
+    having = select.args.get("having")
+    return Aggregated(
+        source=source,
+        where=_conjunction(conditions),
+        keys=keys,
+        sets=tuple(sets),
+        calls=outside.calls,
+        having=None if having is None else outside.text(having.this, "HAVING"),
+        columns=columns,
+        bounds=_bounds(select.expressions, bounds),
+    )
+
+
+def _of_group_windows(select: exp.Select, table: Table) -> Windowing:
+    """Rewrite ``GROUP BY TUMBLE(ts, ...)``, Flink's older form of windows, in place; return the windows."""
+    terms = select.args["group"].expressions
+    calls = [one for one in terms if isinstance(one, exp.Anonymous) and one.name.upper() in LENGTHS]
+    if len(calls) != 1:
+        _refuse_table(select, table)
+    (call,) = calls
+    function, (time, *lengths) = call.name.upper(), call.expressions or [exp.null()]
+    names = LENGTHS[function]
+    if len(lengths) != len(names):
+        refuse(text_of(call), f"write {function}(ts, {', '.join(names)})")
+    ends = zip(("START", "END", "ROWTIME"), BOUNDS, strict=True)
+    bounds = {f"{function}_{end}": exp.column(bound) for end, bound in ends}
+
+    def replaced(node: exp.Expr) -> exp.Expr:
+        return bounds[node.name.upper()].copy() if getattr(node, "name", "").upper() in bounds else node
+
+    keys = [one for one in terms if one is not call]
+    select.args["group"].set("expressions", [*keys, *(exp.column(bound) for bound in BOUNDS[:2])])
+    select.set("expressions", [one.transform(replaced) for one in select.expressions])
+    if having := select.args.get("having"):
+        having.transform(replaced, copy=False)
+    by = tuple(name_of(key, "GROUP BY") for key in keys) if function == "SESSION" else ()
+    pairs = zip(names.items(), lengths, strict=True)
+    sizes = {to: milliseconds(length, name) for (name, to), length in pairs}
+    return Windowing(function.lower(), table.table, name_of(time, function), sizes, by)
+
+
+def _expect_keys_of_rows(
+    source: Windowing, conditions: list[exp.Expr], keys: tuple[str, ...], sets: list[tuple[str, ...]]
+) -> None:
+    """Raise unless the rows of windows can be aggregated so: their windows are not known yet."""
+    for node in conditions:
+        for column in node.find_all(exp.Column):
+            if column.name in BOUNDS:
+                refuse(f"WHERE with {column.name}", "move conditions on windows to HAVING")
+    if source.function == "session" and len(sets) > 1:
+        refuse(
+            "SESSION with GROUPING SETS, CUBE or ROLLUP",
+            "write one query per grouping set and union() the results, since each set has its own sessions",
+        )
+    if source.function == "session" and set(source.partition) != set(keys):
+        refuse(
+            f"SESSION partitioned by ({', '.join(source.partition)}) and grouped by ({', '.join(keys)})",
+            "use the same columns in both: SESSION(TABLE t PARTITION BY k, ...) with GROUP BY k",
+        )
+
+
+def _expect_windows(source: Node, what: str) -> None:
+    """Raise unless rows of a source can be passed on once their windows have ended."""
+    rows = source
+    while isinstance(rows, Selected):
+        rows = rows.source
+    if isinstance(rows, Windowing) and rows.function == "session":
+        refuse(f"{what} of the rows of SESSION", "use the aggregates of sessions, as in Flink")
+
+
+def _ranked(
+    select: exp.Select, source: Node, conditions: list[exp.Expr], overs: list[exp.Window]
+) -> Selected:
+    """Return the plan of a SELECT with ROW_NUMBER, RANK or DENSE_RANK; the next one has the limit."""
+    over = overs[0]
+    function = _RANKS.get(type(over.this))
+    if len(overs) > 1 or function is None:
+        refuse(f"{text_of(overs[-1])} beside {text_of(over)}", f"write one rank in a SELECT: {_PATTERN}")
+    alias = over.parent
+    if select.args.get("group") is not None or select.args.get("having") is not None:
+        refuse(f"{text_of(over)} (Top-N, deduplication) in this place", _PATTERN)
+    if not isinstance(alias, exp.Alias):
+        refuse(f"{text_of(over)} without a name", _PATTERN)
+    expect_only(over, {"this", "partition_by", "order", "over"})
+    if isinstance(source, Table) and (function != "row_number" or over.args.get("order") is None):
+        _refuse_table(select, source)
+    partition = [name_of(node, "PARTITION BY") for node in over.args.get("partition_by") or []]
+    whole = not set(BOUNDS[:2]) <= {source.bounds.get(name) for name in partition}
+    if whole and not isinstance(source, Table):
+        refuse(f"{text_of(over)} (a Top-N of all rows, not of windows)", _PATTERN)
+    if over.args.get("order") is None:
+        refuse(f"{text_of(over)} without ORDER BY", _PATTERN)
+    _expect_windows(source, "a Top-N")
+    order = tuple(
+        Order(text_of(one.this), bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
+        for one in over.args["order"].expressions
+    )
+    keys = tuple(name for name in partition if name not in source.bounds)
+    if isinstance(source, Table):
+        time = over.args["order"].expressions[0].this
+        if len(order) != 1 or order[0].descending or not isinstance(time, exp.Column):
+            refuse(
+                f"{text_of(over)} (a Top-N or the last of all rows: its result changes)",
+                "the first row by time is: ORDER BY ts ASC and WHERE rownum = 1; or rank rows of windows",
+            )
+        source = Table(source.table, _conjunction(conditions), time.name)
+    elif conditions:
+        source = _projected(source, conditions, [exp.Star()])
+    rank = Ranked(source, function, alias.alias, keys, order)
+    items = [exp.column(rank.name, quoted=True) if one is alias else one for one in select.expressions]
+    if any(isinstance(one, exp.Star) for one in items):  # which then has the rank, as the last column
+        items.remove(exp.column(rank.name, quoted=True))
+    return _projected(rank, [], items)
+
+
+_FRAMES = (
+    "write SUM(x) OVER (PARTITION BY k ORDER BY ts RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT "
+    "ROW), or ROWS BETWEEN 10 PRECEDING AND CURRENT ROW"
+)
+
+
+def _over(select: exp.Select, source: Node, conditions: list[exp.Expr], overs: list[exp.Window]) -> Selected:
+    """Return the plan of a SELECT with aggregates OVER the preceding rows."""
+    named = {one.name: one for one in select.args.get("windows") or []}
+    first: tuple[exp.Expr | None, ...] | None = None
+    for over in overs:
+        if over.arg_key == "windows":  # a definition
+            continue
+        shown = text_of(over)
+        window = named.get(over.alias, over)
+        frame = tuple(window.args.get(name) for name in ("partition_by", "order", "spec"))
+        if not isinstance(over.this, (exp.AggFunc, exp.Filter)):
+            refuse(f"{shown} (OVER)", f"aggregates are, and the ranks of a Top-N; {_FRAMES}")
+        if first is not None and frame != first:
+            refuse(f"{shown} beside another OVER window", "write the same window in each OVER, as in Flink")
+        first = frame
+    assert first is not None
+    if not isinstance(source, Table) or select.args.get("group") is not None:
+        refuse(f"{shown} of windows or groups", "compute it from a table or a view")
+    partition, order, spec = first
+    terms = [] if order is None else order.expressions
+    if len(terms) != 1 or terms[0].args.get("desc"):
+        refuse(f"{shown} without one ascending time in ORDER BY", _FRAMES)
+    frame_of = {} if spec is None else spec.args
+    kind, start = frame_of.get("kind"), frame_of.get("start")
+    before = frame_of.get("start_side") == "PRECEDING" and frame_of.get("end") in (None, "CURRENT ROW")
+    if not isinstance(start, exp.Expr) or not before:
+        refuse(f"{shown}, whose frame is UNBOUNDED or does not end with CURRENT ROW,", _FRAMES)
+    if kind == "ROWS" and not (isinstance(start, exp.Literal) and start.is_int):
+        refuse(f"ROWS {text_of(start)} PRECEDING", _FRAMES)
+    calls: dict[str, Call] = {}
+
+    def replaced(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Window):
+            return node
+        name = text_of(node)
+        calls[name] = call_of(node.this)
+        return exp.column(name, quoted=True)
+
+    items = [item.transform(replaced) for item in select.expressions]
+    over_rows = Over(
+        table=source.table,
+        where=_conjunction(conditions),
+        keys=tuple(name_of(node, "PARTITION BY") for node in partition or []),
+        time=name_of(terms[0].this, "ORDER BY"),
+        preceding=None if kind == "ROWS" else milliseconds(start, "PRECEDING"),
+        rows=int(start.name) if kind == "ROWS" else None,
+        calls=calls,
+    )
+    return _projected(over_rows, [], items)
+
+
+def _limited(node: Node) -> Node:
+    """Return a node; raise if it is a rank without a limit."""
+    if isinstance(node, Selected) and isinstance(node.source, Ranked) and not node.source.limit:
+        _refuse_rank(node.source)
+    return node
+
+
+def _refuse_rank(rank: Ranked) -> None:
+    refuse(
+        f"a Top-N without exactly one limit of {rank.name}",
+        f"write WHERE {rank.name} <= 3, or {rank.name} = 1",
+    )
+
+
+def _first(source: Selected, rank: Ranked, conditions: list[exp.Expr]) -> tuple[Selected, list[exp.Expr]]:
+    """Return the ranked rows up to the limit that is among the conditions, and the others."""
+    if rank.limit:
+        return source, conditions
+    limits = [n for n in (_at_most(one, rank.name) for one in conditions) if n is not None]
     if len(limits) != 1 or limits[0] < 1:
-        refuse(f"a Top-N without exactly one limit of {name}", f"write WHERE {name} <= 3, or {name} = 1")
-    return limits[0], text_of(exp.and_(*others)) if others else None
+        _refuse_rank(rank)
+    if isinstance(rank.source, Table) and limits[0] > 1:
+        refuse("a Top-N of all rows, whose result changes,", f"the first row by time is: {rank.name} = 1")
+    others = [one for one in conditions if _at_most(one, rank.name) is None]
+    return replace(source, source=replace(rank, limit=limits[0])), others
 
 
 def _at_most(condition: exp.Expr, name: str) -> int | None:
@@ -300,157 +589,105 @@ def _at_most(condition: exp.Expr, name: str) -> int | None:
     return n - 1 if kind is exp.LT else None
 
 
-_EXAMPLE = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
-
-# Flink's names of the length arguments, in order, and the names in this package's functions.
-_LENGTHS = {
-    "TUMBLE": {"SIZE": "size"},
-    "HOP": {"SLIDE": "slide", "SIZE": "size"},
-    "CUMULATE": {"STEP": "step", "SIZE": "max_size"},
-    "SESSION": {"GAP": "gap"},
-}
-
-_UNITS = {
-    "WEEK": 604_800_000,
-    "DAY": 86_400_000,
-    "HOUR": 3_600_000,
-    "MINUTE": 60_000,
-    "SECOND": 1_000,
-    "MILLISECOND": 1,
-}
-
-_FUNCTIONS: dict[type[exp.Expr], str] = {
-    exp.Count: "count",
-    exp.Sum: "sum",
-    exp.Avg: "avg",
-    exp.Min: "min",
-    exp.Max: "max",
-    exp.Stddev: "stddev_samp",
-    exp.StddevSamp: "stddev_samp",
-    exp.StddevPop: "stddev_pop",
-    exp.Variance: "var_samp",
-    exp.VariancePop: "var_pop",
-    exp.ApproxDistinct: "approx_count_distinct",
-}
-_KNOWN = (
-    "COUNT, COUNT(DISTINCT), SUM, AVG, MIN, MAX, STDDEV_SAMP, STDDEV_POP, VAR_SAMP, VAR_POP and "
-    "APPROX_COUNT_DISTINCT; for your own function use timerheap.spark.aggregate(...) with "
-    "tumble(), hop() or cumulate()"
-)
-
-_READ = {"expressions", "from", "where", "group", "having"}
-
-
-@dataclass(frozen=True)
-class Call:
-    """An aggregate: the function's name in Spark, and its argument and FILTER in Spark's SQL."""
-
-    function: str
-    argument: str | None
-    condition: str | None
-
-
-@dataclass(frozen=True)
-class WindowSelect:
-    """A parsed window query; expressions are in Spark's SQL."""
-
-    windows: str  # the name of the function that makes them, in lower case
-    table: tuple[str, ...]  # the parts of its name
-    time: str
-    lengths: dict[str, int]  # arguments of the function, ms
-    where: str | None
-    keys: tuple[str, ...]  # of GROUP BY, without those of the window
-    sets: tuple[tuple[str, ...], ...]  # the keys of each grouping set
-    calls: dict[str, Call]  # by the names that `having` and `columns` use
-    having: str | None
-    columns: tuple[tuple[str, str], ...]  # expression and name
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A parsed window Top-N, over the results of windows or over their rows."""
-
-    windows: WindowSelect
-    rank: Rank
-    of_rows: bool
-
-
-class _Flink(Spark):
-    """Spark's dialect with standard strings, as in Flink: quotes are doubled, backslashes are literal."""
-
-    class Tokenizer(Spark.Tokenizer):
-        QUOTES = ["'"]  # noqa: RUF012
-        STRING_ESCAPES = ["'"]  # noqa: RUF012
-
-
-def parsed(query: str) -> WindowSelect | Ranked:
-    """Parse a query.
-
-    ValueError: if the query is invalid or uses an unsupported feature; the message names it
-    """
-    select = _select(query)
-    expect_known_queries(select)
-    if (found := rank_of(select)) is None:
-        return _window_select(select)
-    rank, middle = found
-    source = middle.args["from_"].this
-    if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Select):
-        expect_only(middle, {"expressions", "from"})
-        return Ranked(_window_select(source.this), rank, of_rows=False)
-    expect_only(middle, {"expressions", "from", "where"})
-    if any(call.name.upper() == "SESSION" for call in middle.find_all(exp.Anonymous)):
-        refuse("a Top-N of the rows of SESSION", "rank the aggregates of sessions, as in Flink")
-    rows = middle.copy()
-    rows.set("expressions", [])
-    rows.set("group", exp.Group(expressions=[exp.column(name) for name in BOUNDS[:2]]))
-    return Ranked(_window_select(rows), rank, of_rows=True)
-
-
-def _window_select(select: exp.Select) -> WindowSelect:
-    expect_only(select, _READ)
-    call, alias = _window_function(select)
-    for column in select.find_all(exp.Column):
-        if alias and column.table == alias:
-            column.set("table", None)
-    windows, given = _arguments(call)
-    data, partition = given["DATA"], given.get("PARTITION_BY")
-    if not isinstance(data, exp.Column):
-        refuse(f"DATA {text_of(data)}", "write the name of a table or a view: TABLE t")
-    lengths = _LENGTHS[windows] | {"OFFSET": "offset"}
-    sets = grouping_sets(select)
-    keys = tuple(dict.fromkeys(name for one in sets for name in one))
-    by = None if partition is None else tuple(name_of(part, "PARTITION BY") for part in parts_of(partition))
-    if windows == "SESSION" and len(sets) > 1:
+def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Joined:
+    """Return a window join."""
+    keys: list[tuple[str, str]] = []
+    rest: list[exp.Expr] = []
+    same: set[str] = set()
+    for one in conditions:
+        if any(not column.table for column in one.find_all(exp.Column)):
+            refuse(f"the condition {text_of(one)} of a JOIN", "write the name of a table before each column")
+        pair = _pair(one)
+        if pair is None:
+            rest.append(one)
+            continue
+        of_left, of_right = (_without_side(node) for node in pair)
+        which = _bound(of_left, left.bounds)
+        if which is not None and which == _bound(of_right, right.bounds):
+            same.add(which)
+        else:
+            keys.append((text_of(of_left), text_of(of_right)))
+    windows = [_windows_of(node) for node in (left, right)]
+    if None in windows or not same >= set(BOUNDS[:2]):
         refuse(
-            "SESSION with GROUPING SETS, CUBE or ROLLUP",
-            "write one query per grouping set and union() the results, since each set has its own sessions",
+            "a JOIN without windows (regular join, interval join, temporal join)",
+            "for a window join write L JOIN R ON L.window_start = R.window_start AND L.window_end = "
+            "R.window_end AND ...; for an interval join use timerheap.IntervalJoin in "
+            "timerheap.spark.process_connected()",
         )
-    if windows == "SESSION" and set(by or ()) != set(keys):
-        refuse(
-            f"SESSION partitioned by ({', '.join(by or ())}) and grouped by ({', '.join(keys)})",
-            "use the same columns in both: SESSION(TABLE t PARTITION BY k, ...) with GROUP BY k",
-        )
-    outside = _Outside({*BOUNDS, *keys}, sets)
-    columns = tuple(outside.column(item) for item in select.expressions)
-    having = select.args.get("having")
-    return WindowSelect(
-        windows=windows.lower(),
-        table=tuple(part.name for part in data.parts),
-        time=_descriptor(given["TIMECOL"]),
-        lengths={to: _milliseconds(given[name], name) for name, to in lengths.items() if name in given},
-        where=_where(select),
-        keys=keys,
-        sets=tuple(sets),
-        having=None if having is None else outside.text(having.this, "HAVING"),
-        columns=columns,
-        calls=outside.calls,
-    )
+    shapes = [(found.function, found.lengths) for found in windows if found is not None]
+    if shapes[0] != shapes[1]:
+        shown = " and ".join(_shown(*shape) for shape in shapes)
+        refuse(f"a window join of {shown}", "use the same windows on both sides")
+    for node in (left, right):
+        _expect_windows(node, "a window join")
+    return Joined(left, right, how, tuple(keys), _conjunction(rest))
+
+
+def _shown(function: str, lengths: Mapping[str, int]) -> str:
+    return f"{function.upper()}({', '.join(f'{name} {ms} ms' for name, ms in lengths.items())})"
+
+
+def _windows_of(node: Node) -> Windowing | None:
+    """Return the window function of the rows, None if they have no windows."""
+    while not isinstance(node, (Windowing, Table, Over)):
+        node = node.left if isinstance(node, Joined) else node.source
+    return node if isinstance(node, Windowing) else None
+
+
+def _pair(condition: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
+    """Return the expressions of the left and the right side that must be equal; None for other conditions."""
+    if not isinstance(condition, exp.EQ):
+        return None
+    sides = [
+        {column.table for column in node.find_all(exp.Column)} for node in (condition.left, condition.right)
+    ]
+    if sides == [{LEFT}, {RIGHT}]:
+        return condition.left, condition.right
+    return (condition.right, condition.left) if sides == [{RIGHT}, {LEFT}] else None
+
+
+def _without_side(node: exp.Expr) -> exp.Expr:
+    node = node.copy()
+    _rename(node, {LEFT: None, RIGHT: None})
+    return node
+
+
+def _subquery_join(source: Node, name: str, condition: exp.Expr, views: Mapping[str, Node]) -> Joined:
+    """Return the semi-join or anti-join of a condition with IN or EXISTS; `name` is that of the source."""
+    negated = isinstance(condition, exp.Not)
+    test = condition.this.unnest() if negated else condition
+    select = test.args["query"].this if isinstance(test, exp.In) else test.this
+    if not isinstance(test, (exp.In, exp.Exists)) or not isinstance(select, exp.Select):
+        refuse(f"WHERE {text_of(condition)}", "use x [NOT] IN (SELECT ...) and [NOT] EXISTS (SELECT ...)")
+    expect_only(select, {"expressions", "from", "where"})
+    select = select.copy()
+    right, other = _relation(select.args["from_"].this, views)
+    _rename(select, {name: LEFT, other: RIGHT, "": RIGHT})
+    inside = _conjuncts(select.args.get("where"))
+    on = [one for one in inside if any(column.table == LEFT for column in one.find_all(exp.Column))]
+    if rest := [_without_side(one) for one in inside if one not in on]:
+        right = _projected(right, rest, [exp.Star()])
+    equal = None
+    if isinstance(test, exp.In):
+        if len(select.expressions) != 1:
+            refuse(f"IN with {len(select.expressions)} columns", "select the one column to compare with")
+        value = test.this.copy()
+        _rename(value, {"": LEFT})
+        equal = exp.EQ(this=value, expression=select.expressions[0].unalias())
+    if negated and equal is not None:  # with null, NOT IN is neither true nor false
+        joined = _join(source, right, "anti", on)
+        parts = [] if joined.condition is None else [f"COALESCE({joined.condition}, FALSE)"]
+        return replace(joined, condition=" AND ".join([*parts, f"({text_of(equal)})"]), null_aware=True)
+    return _join(source, right, "anti" if negated else "semi", on if equal is None else [equal, *on])
 
 
 def _select(query: str) -> exp.Select:
     dialect = _Flink()
     try:
         tokens = list(_rewritten(dialect.tokenize(query)))
+        if any(token.text.upper() == "MATCH_RECOGNIZE" for token in tokens):
+            refuse("MATCH_RECOGNIZE", "write the pattern as a function of timerheap.spark.process()")
         trees = [tree for tree in dialect.parser().parse(tokens, query) if tree is not None]
     except ParseError as error:
         first = error.errors[0]
@@ -489,162 +726,3 @@ def _rewritten(tokens: list[Token]) -> Iterator[Token]:
 
 def _like(token: Token, kind: TokenType, text: str) -> Token:
     return Token(kind, text, line=token.line, col=token.col, start=token.start, end=token.end)
-
-
-def _window_function(select: exp.Select) -> tuple[exp.Anonymous, str]:
-    """Return the call of the window function and the alias of its rows."""
-    source = select.find(exp.From)
-    table = None if source is None else source.this
-    if not isinstance(table, exp.Table):
-        refuse("a SELECT without a window function", f"write {_EXAMPLE}")
-    expect_only(table, {"this", "alias"})
-    if columns := table.alias_column_names:
-        refuse(f"renaming columns with {table.alias} ({', '.join(columns)})", "rename them in SELECT")
-    call = table.this
-    if isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and len(call.expressions) == 1:
-        (call,) = call.expressions
-    if not isinstance(call, exp.Anonymous):
-        names = (each.name.upper() for each in select.find_all(exp.Anonymous))
-        if grouped := [name for name in names if name in _LENGTHS]:
-            refuse(f"GROUP BY {grouped[0]}(...), Flink's legacy windows,", f"write {_EXAMPLE}")
-        refuse(f"a query of {text_of(table)} without windows", f"use spark.sql(), or write {_EXAMPLE}")
-    if call.name.upper() not in _LENGTHS:
-        refuse(f"the table function {call.name}", f"use one of {', '.join(_LENGTHS)}")
-    return call, table.alias
-
-
-def _arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
-    """Return the name of a window function and its arguments by name."""
-    windows = call.name.upper()
-    more = "PARTITION_BY" if windows == "SESSION" else "OFFSET"
-    needed = ["DATA", "TIMECOL", *_LENGTHS[windows]]
-    given: dict[str, exp.Expr] = {}
-    takes, free = f"{windows} takes {', '.join(needed)}", list(needed)
-    if more == "OFFSET":
-        takes, free = f"{takes} and optionally OFFSET", [*needed, more]
-    for argument in call.expressions:
-        if isinstance(argument, exp.Kwarg):
-            name, value = argument.this.name.upper(), argument.expression
-        elif free:
-            name, value = free[0], argument
-        else:
-            refuse(f"the argument {text_of(argument)}", takes)
-        if name in given or name not in (*needed, more):
-            refuse(f"the argument {name}" + (", given twice," if name in given else ""), takes)
-        given[name] = value
-        free = [one for one in free if one != name]
-    missing = [name for name in needed if name not in given]
-    if missing:
-        raise ValueError(f"query: {takes}; {missing[0]} is missing")
-    return windows, given
-
-
-def _descriptor(node: exp.Expr) -> str:
-    if not (isinstance(node, exp.Anonymous) and node.name.upper() == "DESCRIPTOR" and node.expressions):
-        refuse(f"TIMECOL {text_of(node)}", "write DESCRIPTOR(ts) with the time column")
-    if len(node.expressions) > 1:
-        refuse(f"TIMECOL {text_of(node)}", "write DESCRIPTOR with one column")
-    return name_of(node.expressions[0], "DESCRIPTOR")
-
-
-def _milliseconds(node: exp.Expr, argument: str) -> int:
-    shown, sign = text_of(node), 1
-    while isinstance(node, exp.Neg):
-        node, sign = node.this, -sign
-    if not isinstance(node, exp.Interval) or not isinstance(node.this, exp.Literal) or node.unit is None:
-        refuse(f"{argument} {shown}", "write an interval such as INTERVAL '10' MINUTES")
-    unit = node.unit
-    ends = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit, unit]
-    first, last = ((one.name if isinstance(one, exp.Var) else one.key).upper() for one in ends)
-    known = list(_UNITS)
-    for name in (first, last):
-        if name.removesuffix("S") not in known:
-            refuse(f"{argument} {shown}", f"the units are {', '.join(known)}")
-    units = known[known.index(first.removesuffix("S")) : known.index(last.removesuffix("S")) + 1]
-    match = re.fullmatch(r"\s*([+-]?)\s*(\d+(?:[ :]\d+)*(?:\.\d+)?)\s*", node.this.name)
-    numbers = [] if match is None else re.split("[ :]", match[2])
-    if match is None or not units or len(numbers) != len(units):
-        raise ValueError(
-            f"query: {argument} must be an interval such as INTERVAL '10' MINUTES, got {shown}; "
-            f"{node.this.name!r} is not a number of {unit.sql()}"
-        )
-    length = sum(Decimal(number) * _UNITS[name] for number, name in zip(numbers, units, strict=True))
-    if length != int(length):
-        raise ValueError(f"query: {argument} must be a whole number of milliseconds, got {shown}")
-    return int(length) * sign * (-1 if match[1] == "-" else 1)
-
-
-def _where(select: exp.Select) -> str | None:
-    where = select.args.get("where")
-    if where is None:
-        return None
-    for column in where.find_all(exp.Column):
-        if column.name in BOUNDS and not column.table:
-            refuse(f"WHERE with {column.name}", "move conditions on windows to HAVING")
-    if aggregate := where.find(exp.AggFunc):
-        refuse(f"WHERE with {text_of(aggregate)}", "move conditions on aggregates to HAVING")
-    return text_of(where.this)
-
-
-class _Outside:
-    """Rewrites expressions over groups: replaces each aggregate by a column and records it in `calls`."""
-
-    def __init__(self, grouped: set[str], sets: list[tuple[str, ...]]) -> None:
-        self._grouped = {*grouped, GROUPING_SET}
-        self._sets = sets
-        self.calls: dict[str, Call] = {}
-
-    def column(self, item: exp.Expr) -> tuple[str, str]:
-        """Return the expression and the name of an item of the SELECT list."""
-        if isinstance(item, exp.Alias):
-            return self.text(item.this, "SELECT"), item.alias
-        return self.text(item, "SELECT"), item.name if isinstance(item, exp.Column) else text_of(item)
-
-    def text(self, node: exp.Expr, clause: str) -> str:
-        """Return an expression in Spark's SQL, with its aggregates replaced."""
-        node = node.copy().transform(self._replaced)
-        if node.find(exp.Star):
-            refuse(f"{clause} *", "list the columns: keys, window_start, window_end and aggregates")
-        for column in node.find_all(exp.Column):
-            root = column.parts[0].name
-            if root not in self._grouped and root not in self.calls:
-                raise ValueError(
-                    f"query: columns in {clause} must be in GROUP BY or inside an aggregate, got {root!r}; "
-                    f"aggregates are {_KNOWN}"
-                )
-        return text_of(node)
-
-    def _replaced(self, node: exp.Expr) -> exp.Expr:
-        if isinstance(node, (exp.Grouping, exp.GroupingId)):
-            return grouping_value(node, self._sets)
-        if isinstance(node, exp.Anonymous) and node.name.upper() == "GROUP_ID":
-            refuse("GROUP_ID()", "write GROUPING_ID(k, ...) with columns of GROUP BY")
-        if not isinstance(node, (exp.AggFunc, exp.Filter)):
-            return node
-        name = text_of(node)
-        self.calls[name] = _call(node)
-        return exp.column(name, quoted=True)
-
-
-def _call(node: exp.Expr) -> Call:
-    shown, condition = text_of(node), None
-    if isinstance(node, exp.Filter):
-        node, condition = node.this, text_of(node.expression.this)
-    function = _FUNCTIONS.get(type(node))
-    if function is None:
-        refuse(shown, f"aggregates are {_KNOWN}")
-    if any(value for name, value in node.args.items() if name not in ("this", "big_int")):
-        refuse(shown, "aggregates take one argument")
-    argument = node.this
-    if isinstance(argument, exp.Distinct):
-        if len(argument.expressions) != 1:
-            refuse(shown, "count the distinct values of one column, or combine several columns in a view")
-        if function not in ("count", "min", "max"):
-            refuse(shown, "only COUNT takes DISTINCT")
-        (argument,) = argument.expressions
-        function = "count_distinct" if function == "count" else function
-    if isinstance(argument, (exp.Star, exp.Literal)) and function == "count":
-        return Call(function, None, condition)
-    if argument.find(exp.AggFunc):
-        refuse(shown, "aggregates cannot be nested")
-    return Call(function, text_of(argument), condition)

@@ -1,0 +1,232 @@
+"""Functions that SQL is planned with: the first rows of windows, the sides of joins, aggregates OVER rows.
+
+Rows of windows wait in the row buffer until their window ends, with that as their event time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTimers
+from timerheap.spark._exchange.slicing import WINDOW, Ranking, changes
+from timerheap.spark._query import WindowWork
+from timerheap.spark._slices import input_column
+from timerheap.spark._worker.window_runner import result_column
+from timerheap.spark._worker.wrapped_runners import SIDES
+from timerheap.state import ValueStateDescriptor
+from timerheap.timer import MAX_WATERMARK
+from timerheap.tvf import GlobalWindowAggregate, TumblingSliceAssigner
+from timerheap.types import Types
+
+GROUPED = ["rows of the left side", "rows of the right side"]
+"""Names of the columns with the rows of a window and a key: lists of structs."""
+
+
+def _groups_of(rows: pa.RecordBatch, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return an order of rows in which those of a key and window are together, and where each group begins.
+
+    Shapes (n,), of int64 and of bool.
+    """
+    columns = [ids, *(rows.column(name).cast(pa.int64()).to_numpy() for name in WINDOW)]
+    order = np.lexsort(columns)
+    begins = np.zeros(len(order), bool)
+    for column in columns:
+        begins |= changes(column[order])
+    return order, begins
+
+
+class FirstRows(BatchProcessFunction):
+    """Emits the first rows of each window and key, with their numbers."""
+
+    _takes_all = _any_order = True
+
+    def __init__(self, ranking: Ranking, columns: list[str]) -> None:
+        self._ranking, self._columns = ranking, columns
+
+    def process_batch(
+        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
+    ) -> Iterator[pa.RecordBatch]:
+        """Rank the rows."""
+        order, begins = _groups_of(batch, ctx.ids)
+        groups = np.empty(len(order), np.int64)
+        groups[order] = np.cumsum(begins)
+        chosen, numbers = self._ranking.first(batch, groups)
+        rows = batch.select(self._columns).take(pa.array(chosen))
+        yield rows.append_column(self._ranking.name, pa.array(numbers))
+
+
+class FirstOfKey(BatchProcessFunction):
+    """Emits the first row of each key by time, with the number 1."""
+
+    _takes_all = True
+
+    def __init__(self, columns: list[str], name: str) -> None:
+        self._columns, self._name = columns, name
+
+    def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
+        self._seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
+
+    def process_batch(
+        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
+    ) -> Iterator[pa.RecordBatch]:
+        """Emit the rows of keys that have had none."""
+        ids, first = np.unique(ctx.ids, return_index=True)
+        new = np.asarray(self._seen.values(ids).is_null())
+        self._seen.update_many(ids[new], np.ones(np.count_nonzero(new), bool))
+        rows = batch.select(self._columns).take(pa.array(np.sort(first[new])))
+        yield rows.append_column(self._name, pa.array(np.ones(len(rows), np.int64)))
+
+
+class GroupedSides(BatchProcessFunction):
+    """Emits the rows of each window and key: a list of those of the left side, and one of the right.
+
+    As in SQL, null equals no key: a row with null in a column of `keys` is a group of its own.
+    """
+
+    _takes_all = _any_order = True
+
+    def __init__(self, keys: list[str], how: str) -> None:
+        self._keys = keys
+        self._needs = [how in ("inner", "left", "semi", "anti"), how in ("inner", "right", "semi")]
+
+    def process_batch(
+        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
+    ) -> Iterator[pa.RecordBatch]:
+        """Group the rows."""
+        order, begins = _groups_of(batch, ctx.ids)
+        for name in self._keys:
+            null = np.asarray(batch.column(name).is_null())[order]
+            begins |= null
+            begins[1:] |= null[:-1]
+        starts = np.flatnonzero(begins)
+        lists, wanted = [], np.ones(len(starts), bool)
+        for name, needed in zip(SIDES, self._needs, strict=True):
+            rows = batch.column(name)
+            of_side = np.asarray(rows.is_valid())[order]
+            counts = np.add.reduceat(of_side.astype(np.int32), starts)
+            offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+            lists.append(pa.ListArray.from_arrays(pa.array(offsets), rows.take(pa.array(order[of_side]))))
+            if needed:
+                wanted &= counts > 0
+        windows = [batch.column(name).take(pa.array(order[starts])) for name in WINDOW]
+        grouped = pa.RecordBatch.from_arrays([*windows, *lists], names=[*WINDOW, *GROUPED])
+        yield grouped.filter(pa.array(wanted))
+
+
+_AT_ONCE = 1 << 22  # rows of frames
+
+
+class OverRows(BatchProcessFunction):
+    """Emits each row with aggregates of its frame: the rows of its key up to it, from some ms or rows before.
+
+    A row costs as much as its frame has rows. Of each key the state has the rows that later frames may
+    contain. Those of a frame in ms are dropped by a timer.
+
+    Parameters
+    ----------
+    work : WindowWork
+        The aggregates, and the columns that they read.
+    columns : list of str
+        The columns of the rows that are emitted.
+    types : pyarrow.Schema
+        The columns that the aggregates read.
+    preceding, rows : int or None
+        The ms, or the number of rows, before a row that are in its frame.
+    """
+
+    _takes_all = True
+
+    def __init__(
+        self, work: WindowWork, columns: list[str], types: pa.Schema, preceding: int | None, rows: int | None
+    ) -> None:
+        self._work, self._columns = work, columns
+        self._preceding, self._rows = preceding, rows
+        self._type = pa.struct([pa.field("time", pa.int64()), *types])
+
+    def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
+        self._past = runtime_context.get_state(ValueStateDescriptor("rows", pa.list_(self._type)))
+
+    def process_batch(
+        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
+    ) -> Iterator[pa.RecordBatch]:
+        """Aggregate the frame of each row, in the order of time and content."""
+        assert ctx.timestamps is not None
+        keys = np.unique(ctx.ids)
+        past = self._past.values(keys)
+        held = past.flatten()
+        fields = [pa.array(ctx.timestamps), *(batch.column(name) for name in self._type.names[1:])]
+        arrived = pa.StructArray.from_arrays(fields, self._type.names).cast(self._type)
+        rows = pa.concat_arrays([held.cast(self._type), arrived])
+        lengths = past.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        ids = np.concatenate([np.repeat(keys, lengths), ctx.ids])
+        times = rows.field("time").to_numpy()
+        order = np.lexsort((times, ids))  # stable: what has arrived is in the order of its content
+        rows, ids, times = rows.take(pa.array(order)), ids[order], times[order]
+        first, last = self._frames(ids, times)
+        new = np.flatnonzero(order >= len(held))
+        for part in _parts(new, last - first + 1):
+            emitted = batch.select(self._columns).take(pa.array(order[part] - len(held)))
+            yield self._aggregated(emitted, rows, first[part], last[part])
+        self._keep(keys, rows, ids, times, ctx)
+
+    def _frames(self, ids: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of the first and the last row of each frame: int64, shape (n,)."""
+        places = np.arange(len(ids))
+        begins = changes(ids)
+        if self._rows is not None:
+            return np.maximum(np.maximum.accumulate(np.where(begins, places, 0)), places - self._rows), places
+        assert self._preceding is not None
+        # Of two keys, all times of one are before those of the other, and too far for a frame.
+        span = int(times.max() - times.min()) + self._preceding + 1
+        at = (np.cumsum(begins) - 1) * span + (times - times.min())
+        return np.searchsorted(at, at - self._preceding), np.searchsorted(at, at, side="right") - 1
+
+    def _aggregated(
+        self, emitted: pa.RecordBatch, rows: pa.StructArray, first: np.ndarray, last: np.ndarray
+    ) -> pa.RecordBatch:
+        counts = last - first + 1
+        frames = np.repeat(np.arange(len(first)), counts)
+        inside = np.arange(len(frames)) + np.repeat(first - np.cumsum(counts) + counts, counts)
+        taken = rows.take(pa.array(inside))
+        inputs = {name: input_column(taken.field(name), dtype) for name, dtype in self._work.inputs.items()}
+        windows = GlobalWindowAggregate(TumblingSliceAssigner(1), self._work.spec.aggregates)
+        windows.add(frames, np.zeros(len(frames), np.int64), inputs)
+        found = windows.advance_watermark(MAX_WATERMARK)
+        order = np.argsort(found.key_ids)
+        for result, field in zip(found.results, self._work.results, strict=True):
+            emitted = emitted.append_column(field, result_column(result[order], field))
+        return emitted
+
+    def _keep(
+        self,
+        keys: np.ndarray,
+        rows: pa.StructArray,
+        ids: np.ndarray,
+        times: np.ndarray,
+        ctx: BatchProcessFunction.Context,
+    ) -> None:
+        """Keep the rows that later frames may contain."""
+        ends = np.searchsorted(ids, keys, side="right")
+        if self._preceding is None:
+            kept = np.repeat(ends, np.diff(ends, prepend=0)) - np.arange(len(ids)) <= (self._rows or 0)
+        else:
+            timers = ctx.timer_service()
+            kept = times > timers.current_watermark() - self._preceding
+            timers.register_event_time_timers(keys, times[ends - 1] + self._preceding, name="last")
+        counts = np.add.reduceat(kept.astype(np.int32), ends - np.diff(ends, prepend=0))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        values = rows.take(pa.array(np.flatnonzero(kept)))
+        self._past.update_many(keys, pa.ListArray.from_arrays(pa.array(offsets), values))
+
+    def on_timers(self, due: DueTimers, ctx: BatchProcessFunction.Context) -> None:
+        """Drop rows that no later frame contains."""
+        self._past.update_many(due.ids, pa.nulls(len(due), pa.list_(self._type)))
+
+
+def _parts(rows: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield rows in parts whose frames have about `_AT_ONCE` rows."""
+    numbers = np.cumsum(sizes[rows]) // _AT_ONCE
+    yield from np.split(rows, np.flatnonzero(np.diff(numbers)) + 1)

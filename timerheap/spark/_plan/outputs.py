@@ -31,8 +31,8 @@ _PASSING_ON_CONNECT = {
     "ToDF",
 }
 _WANTED = (
-    "df must be what process(), process_connected(), window_operator() or a window returned, perhaps with "
-    "where(), select(), withColumn() or alias() behind it"
+    "df must be what process(), process_connected(), window_operator() or a window returned, perhaps after "
+    "where(), select(), withColumn() or alias()"
 )
 
 
@@ -190,7 +190,7 @@ def late_rows(df: DataFrame) -> DataFrame:
     ----------
     df : pyspark.sql.DataFrame
         The result of `process`, `process_connected`, `window_operator`, `tumble` and so on, or of
-        `with_side_outputs`, also with ``where()``, ``select()``, ``withColumn()`` or ``alias()`` behind it.
+        `with_side_outputs`, also after ``where()``, ``select()``, ``withColumn()`` or ``alias()``.
 
     Returns
     -------
@@ -238,8 +238,8 @@ def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
     ----------
     df : pyspark.sql.DataFrame
         The result of `process`, `process_connected` or `window_operator`, or of `with_side_outputs`. It may
-        have ``where()``, ``select()``, ``withColumn()`` or ``alias()`` behind it, which leave side outputs as
-        they are.
+        be used after ``where()``, ``select()``, ``withColumn()`` or ``alias()``, which do not change side
+        outputs.
     tag : OutputTag
 
     Returns

@@ -19,7 +19,7 @@ from timerheap.spark._worker.output import METRICS, RESULTS
 from timerheap.spark._worker.partition import TASK_METRICS
 
 OBSERVED = "timerheap"
-"""Name of the metrics of a query's first operator; those of operators behind it are numbered from 2."""
+"""Name of the metrics of a query's first operator; those of later operators are numbered from 2."""
 
 _DATAFRAME = -1  # the id of no DataFrame
 _PARSED = ", ".join(f"{metric.name} bigint" for metric in TASK_METRICS)

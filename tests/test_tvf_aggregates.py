@@ -24,8 +24,6 @@ from timerheap.tvf import (
     Avg,
     Count,
     CountDistinct,
-    HoppingSliceAssigner,
-    LocalWindowAggregate,
     Max,
     Min,
     Multisets,
@@ -33,7 +31,6 @@ from timerheap.tvf import (
     StddevPop,
     StddevSamp,
     Sum,
-    TumblingSliceAssigner,
     VarPop,
     VarSamp,
 )
@@ -152,21 +149,17 @@ def test_variance_is_accurate_around_a_large_mean(parts: Any, far: float) -> Non
 
 
 def test_masked_values_are_null_whatever_is_under_the_mask() -> None:
-    local = LocalWindowAggregate(
-        TumblingSliceAssigner(10),
-        [Sum("v", np.int64), Avg("b", float), Min("f", float), Sum("f", np.float64)],
-    )
-    local.add(
+    aggregation = Aggregation([Sum("v", np.int64), Avg("b", float), Min("f", float), Sum("f", np.float64)])
+    partials = aggregation.accumulate(
         [1, 1, 2],
-        5,
+        np.full(3, 10),
         {
             "v": np.ma.masked_array(np.array([1, 2, 99], np.int8), [False, False, True]),
             "b": np.array([True, False, True]),
             "f": np.ma.masked_array([1.5, math.nan, math.nan], [False, True, True]),
         },
     )
-    partials = local.drain()
-    assert [column.tolist() for column in local.aggregation.results(partials)] == [
+    assert [column.tolist() for column in aggregation.results(partials)] == [
         [3, None],
         [0.5, 1.0],
         [1.5, None],
@@ -284,19 +277,6 @@ def test_approximate_count_distinct_tells_few_values_of_any_type_apart(values: l
     parts = [aggregation.accumulate([1], np.zeros(1, np.int64), {"v": [value]}) for value in values]
     (estimates,) = aggregation.results(aggregation.merge(parts))
     assert estimates.tolist() == [len(set(values))]
-
-
-def test_the_local_buffer_stays_within_its_memory_budget() -> None:
-    local = LocalWindowAggregate(HoppingSliceAssigner(100, 10), [CountDistinct("v", np.int64)], 10_000)
-    emitted = 0
-    for at in range(20):
-        emitted += len(local.add(np.arange(50), 5, {"v": np.full(50, at)}))
-        assert local.nbytes <= 10_000
-    assert emitted
-    few = LocalWindowAggregate(HoppingSliceAssigner(100, 10), [Count()], 10_000)
-    for _ in range(100):  # these batches merge into 50 accumulators, which stay in the buffer
-        assert len(few.add(np.arange(50), 5)) == 0
-    assert few.drain().rows.tolist() == [100] * 50
 
 
 @pytest.mark.parametrize("keys", [1, 40, 1 << 62], ids=["one key", "few keys", "all different"])

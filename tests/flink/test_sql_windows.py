@@ -10,12 +10,12 @@ from slice_traces import assigner
 from timerheap import MAX_WATERMARK
 from timerheap.tvf import (
     Aggregate,
+    Aggregation,
     Avg,
     Count,
     CountDistinct,
     GlobalWindowAggregate,
     LateRows,
-    LocalWindowAggregate,
     Max,
     Min,
     PythonAggregate,
@@ -123,30 +123,28 @@ def one_stage(trace: Trace, together: bool) -> None:
     assert operator.next_timer() is None
 
 
-def two_stages(trace: Trace, memory_budget: int) -> None:
+def two_stages(trace: Trace) -> None:
     replay = Replay(trace)
-    local = LocalWindowAggregate(assigner(trace), aggregates(), memory_budget)
-    after = GlobalWindowAggregate(assigner(trace), aggregates())
+    slices, local = assigner(trace), Aggregation(aggregates())
+    after = GlobalWindowAggregate(slices, aggregates())
 
-    def add(*row: Any) -> None:
-        after.merge(local.add(*row))
+    def add(keys: Any, timestamps: Any, inputs: Any) -> None:
+        after.merge(local.accumulate(keys, slices.assign_slice_ends(timestamps), inputs))
 
-    for rows, watermark in replay.steps(together=memory_budget > 1):
+    for rows, watermark in replay.steps(together=True):
         replay.add(add, rows)
         if watermark is not None:
-            after.merge(local.advance_watermark(watermark))
             replay.emit(after.advance_watermark(watermark))
     replay.check(after.late_rows)
-    assert len(after) == local.nbytes == 0
+    assert len(after) == 0
 
 
 MODES: dict[str, Callable[[Trace], None]] = {
     "one_stage_by_row": lambda trace: one_stage(trace, together=False),
     "one_stage_by_batch": lambda trace: one_stage(trace, together=True),
-    "two_stages": lambda trace: two_stages(trace, memory_budget=1 << 20),
-    "two_stages_without_memory": lambda trace: two_stages(trace, memory_budget=1),
+    "two_stages": two_stages,
 }
-SLOW = {"one_stage_by_row", "two_stages_without_memory"}  # row by row
+SLOW = {"one_stage_by_row"}
 
 
 CASES = [pytest.param(mode, marks=[pytest.mark.slow] if mode in SLOW else []) for mode in MODES]

@@ -18,13 +18,13 @@ from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._slices import SLICE_END, PartialColumns, WindowSpec, input_column
 from timerheap.tvf import (
     Aggregate,
+    Aggregation,
     ApproxCountDistinct,
     Avg,
     Count,
     CountDistinct,
     CumulativeSliceAssigner,
     HoppingSliceAssigner,
-    LocalWindowAggregate,
     Max,
     Min,
     PythonAggregate,
@@ -108,9 +108,8 @@ def by_sorting(stage: LocalStage, rows: pa.RecordBatch) -> pa.RecordBatch:
     ids = keys.resolve(rows.column(HASH).to_numpy(), [rows.column(name) for name in stage.key])
     inputs = {name: input_column(rows.column(name), dtype) for name, dtype in stage.inputs.items()}
     assert isinstance(stage.spec.assigner, SliceAssigner)
-    local = LocalWindowAggregate(stage.spec.assigner, stage.spec.aggregates)
-    assert not len(local.add(ids, event_millis(rows.column(stage.event_time)), inputs))
-    partials = local.drain()
+    ends = stage.spec.assigner.assign_slice_ends(event_millis(rows.column(stage.event_time)))
+    partials = Aggregation(stage.spec.aggregates).accumulate(ids, ends, inputs)
     columns = PartialColumns(stage.spec)
     _, *accumulators = columns.to_arrow(partials)
     arrays = [*keys.keys(partials.key_ids).columns, *accumulators, pa.array(keys.hashes(partials.key_ids))]

@@ -1,18 +1,17 @@
 """Flink's window table functions, TUMBLE, HOP, CUMULATE and SESSION, over columns of rows (experimental).
 
 Rows, aggregates and results are columns; a key is an int64. A `SliceAssigner` defines the windows,
-`LocalWindowAggregate` pre-aggregates rows before they are sent, and `GlobalWindowAggregate` computes windows.
+and `GlobalWindowAggregate` computes them.
 
 Count departures per airport (1 and 2) over the past hour, every ten minutes, and average the known delays:
 
 >>> import numpy as np
 >>> hour = HoppingSliceAssigner(size=3_600_000, slide=600_000, time_zone="America/New_York")
 >>> aggregates = [Count(), Avg("delay", np.float64)]
->>> local, windows = LocalWindowAggregate(hour, aggregates), GlobalWindowAggregate(hour, aggregates)
+>>> windows = GlobalWindowAggregate(hour, aggregates)
 >>> nine = 1_357_048_800_000  # on the first of January 2013
 >>> delays = np.ma.masked_array([2.0, 4.0, 0.0], mask=[False, False, True])
->>> on_pressure = local.add([1, 1, 2], [nine, nine + 700_000, nine], {"delay": delays})
->>> late = windows.merge(local.advance_watermark(nine + 1_200_000))
+>>> late = windows.add([1, 1, 2], [nine, nine + 700_000, nine], {"delay": delays})
 >>> fired = windows.advance_watermark(nine + 1_200_000)
 >>> departures, mean_delay = (column.tolist() for column in fired.results)
 >>> for row in zip(fired.key_ids, fired.window_ends % 86_400_000 // 60_000, departures, mean_delay):
@@ -22,7 +21,8 @@ Count departures per airport (1 and 2) over the past hour, every ten minutes, an
 1 560 2 3.0
 2 560 1 None
 
-The two stages may run in different processes; `GlobalWindowAggregate.add` runs both.
+Rows may be aggregated by key and slice in another process first: `Aggregation.accumulate` returns what
+`GlobalWindowAggregate.merge` takes.
 """
 
 from timerheap.tvf.aggregate import Aggregate
@@ -42,7 +42,6 @@ from timerheap.tvf.slices import (
 from timerheap.tvf.window_aggregate import (
     GlobalWindowAggregate,
     LateRows,
-    LocalWindowAggregate,
     WindowResults,
 )
 from timerheap.tvf.zone import TimeZone
@@ -58,7 +57,6 @@ __all__ = [
     "GlobalWindowAggregate",
     "HoppingSliceAssigner",
     "LateRows",
-    "LocalWindowAggregate",
     "Max",
     "Min",
     "Multisets",

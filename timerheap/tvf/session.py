@@ -119,7 +119,7 @@ class SessionWindowAggregate:
         Parameters
         ----------
         key_ids, timestamps, inputs
-            As in `LocalWindowAggregate.add`.
+            As in `GlobalWindowAggregate.add`.
 
         Returns
         -------

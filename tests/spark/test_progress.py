@@ -294,9 +294,9 @@ def test_arguments_of_progress_are_checked() -> None:
 
 
 def test_numbers_of_groups_are_combined_and_start_anew() -> None:
-    def taken(metrics: TaskMetrics) -> dict[str, str]:
-        names = [metric.name for metric in TASK_METRICS]
-        return {name: text for name, text in zip(names, metrics.take().split(","), strict=True) if text}
+    def taken(metrics: TaskMetrics) -> dict[str, int]:
+        names, (values,) = [metric.name for metric in TASK_METRICS], metrics.take().to_pylist()
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
     metrics = TaskMetrics()
     run = Run(1, segments=[Segment(1, 70, 2, 0), Segment(2, 30, 1, 0)])
@@ -308,25 +308,25 @@ def test_numbers_of_groups_are_combined_and_start_anew() -> None:
     metrics.add_times(MIN_WATERMARK, 30, now=50)
     metrics.add_times(20, 30, now=50)
     assert taken(metrics) == {
-        "watermark": "20",
-        "newest_event_time": "30",
-        "event_time_lag": "10",
-        "clock_lag": "30",
-        "pending_event_time_timers": "3",
-        "pending_processing_time_timers": "1",
-        "next_event_time_timer": "5",
-        "next_processing_time_timer": "9",
-        "keys": "4",
-        "buffered_rows": "1",
-        "state_bytes": "100",
-        "largest_group_bytes": "100",
-        "groups": "2",
-        "max_parallelism": "4",
-        "fired_timers": "5",
-        "late_rows": "0",
+        "watermark": 20,
+        "newest_event_time": 30,
+        "event_time_lag": 10,
+        "clock_lag": 30,
+        "pending_event_time_timers": 3,
+        "pending_processing_time_timers": 1,
+        "next_event_time_timer": 5,
+        "next_processing_time_timer": 9,
+        "keys": 4,
+        "buffered_rows": 1,
+        "state_bytes": 100,
+        "largest_group_bytes": 100,
+        "groups": 2,
+        "max_parallelism": 4,
+        "fired_timers": 5,
+        "late_rows": 0,
     }
     metrics.add_totals(fired_timers=7)
-    assert taken(metrics) == {"fired_timers": "2"}
+    assert taken(metrics) == {"fired_timers": 2}
 
 
 def test_metrics_of_a_function_that_the_driver_does_not_know_raise() -> None:

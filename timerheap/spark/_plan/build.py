@@ -232,7 +232,11 @@ def build(
         elif initial_state is not None:
             initial = starting_tables(initial_state, query, df.sparkSession, group, times_to_live, hashed)
         result = groups.transformWithStateInPandas(
-            deferred(operator), output_type(result_type), "Append", query.time_mode, initial
+            deferred(operator),
+            output_type(result_type, has_own=query.has_metrics),
+            "Append",
+            query.time_mode,
+            initial,
         )
         result = observed(result, df, query.has_metrics)
     else:

@@ -9,32 +9,34 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 from timerheap.metrics import DistributionResult
 from timerheap.spark._compat import analyzed_plan, of_plan, on_connect, refuse_connect
 from timerheap.spark._plan.arguments import data_frame
-from timerheap.spark._worker.output import METRICS, RESULTS
+from timerheap.spark._worker.output import METRICS, NUMBERS, RESULTS, WITH_OWN
 from timerheap.spark._worker.partition import TASK_METRICS
 
 OBSERVED = "timerheap"
 """Name of the metrics of a query's first operator; those of later operators are numbered from 2."""
 
 _DATAFRAME = -1  # the id of no DataFrame
-_PARSED = ", ".join(f"{metric.name} bigint" for metric in TASK_METRICS)
-_OWN = "own"  # the metrics of the function, behind the others
 _DISTRIBUTION = "struct<count: bigint, sum: bigint, min: bigint, max: bigint>"
 _COUNTERS, _DISTRIBUTIONS = "map<string, bigint>", f"map<string, {_DISTRIBUTION}>"
 
 
-def output_type(result: StructType, flat: bool = False) -> StructType:
-    """Return the type of what the operator of a stream returns: results, or arrays of them, and metrics."""
+def output_type(result: StructType, flat: bool = False, has_own: bool = False) -> StructType:
+    """Return the type of what the operator of a stream returns: results, or arrays of them, and metrics.
+
+    has_own: whether its function has metrics of its own
+    """
     if flat:  # with a row of metrics, in which they are null
         fields = result._as_nullable().fields
     else:
         fields = [StructField(RESULTS, ArrayType(result, containsNull=False))]
-    return StructType([*fields, StructField(METRICS, StringType())])
+    return StructType([*fields, StructField(METRICS, from_arrow_type(WITH_OWN if has_own else NUMBERS))])
 
 
 def observed(output: DataFrame, df: DataFrame, has_own: bool = False) -> DataFrame:
@@ -46,19 +48,15 @@ def observed(output: DataFrame, df: DataFrame, has_own: bool = False) -> DataFra
     """
     if on_connect(df.sparkSession):
         return _results(output)
-    # Each expression costs each micro-batch, also one of few rows: so the text is parsed in one of them.
-    fields = f"{_PARSED}, {_OWN} string" if has_own else _PARSED
-    parsed = output.withColumn(METRICS, F.from_csv(METRICS, fields))
-    combined = [getattr(F, m.combine)(f"{METRICS}.{m.name}").alias(m.name) for m in TASK_METRICS]
+    # Each node and each expression costs each micro-batch, also one of few rows.
+    numbers = f"{METRICS}.numbers" if has_own else METRICS
+    combined = [getattr(F, m.combine)(F.get(numbers, i)).alias(m.name) for i, m in enumerate(TASK_METRICS)]
     if has_own:
-        own = F.from_json(
-            F.unbase64(f"{METRICS}.{_OWN}").cast("string"),
-            f"counters {_COUNTERS}, distributions {_DISTRIBUTIONS}",
-        )
+        own = F.from_json(f"{METRICS}.own", f"counters {_COUNTERS}, distributions {_DISTRIBUTIONS}")
         combined.append(_merged(own.getField("counters"), _COUNTERS, F.try_add).alias("counters"))
         distributions = _merged(own.getField("distributions"), _DISTRIBUTIONS, _merged_distribution)
         combined.append(distributions.alias("distributions"))
-    metrics = parsed.observe(_name(df), *combined)
+    metrics = output.observe(_name(df), *combined)
     return _results(_repeatable(metrics))
 
 

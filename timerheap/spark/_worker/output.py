@@ -227,29 +227,39 @@ RESULTS = "__timerheap_results"
 METRICS = "__timerheap_metrics"
 """Name of the column of the operator's output with the metrics of a task; null in all rows but one."""
 
+NUMBERS = pa.list_(pa.int64())
+"""Type of the metrics of a task."""
+
+WITH_OWN = pa.struct([("numbers", NUMBERS), ("own", pa.string())])
+"""Type of the metrics of a task with those of the query's function, a JSON object."""
+
 _ROWS = 1 << 12  # results in an array, which Spark copies as a whole
 _AIM, _MOST_IN_FRAME = 1 << 20, 1 << 22  # bytes of an array
 
 
-def result_frames(results: pa.Table, metrics: str | None = None) -> Iterator[pd.DataFrame]:
-    """Yield DataFrames of the columns `RESULTS` and `METRICS`, which may be set in the last row.
+def result_frames(results: pa.Table, metrics: pa.Array | None = None) -> Iterator[pd.DataFrame]:
+    """Yield DataFrames of the columns `RESULTS` and `METRICS`, which is set in the last row if it is passed.
 
     Observing the metrics has a cost for each row that passes, so a row has many results.
     """
     *before, last = [_arrays(batch) for batch in results.to_batches()] or [pa.nulls(1)]
     for arrays in before:
-        yield _frame([arrays, pa.nulls(len(arrays), pa.string())])
-    yield _frame([last, pa.array([*[None] * (len(last) - 1), metrics], pa.string())])
+        yield _frame([arrays, pa.nulls(len(arrays))])
+    yield _frame([last, pa.nulls(len(last)) if metrics is None else _last_of(len(last), metrics)])
 
 
-def flat_frames(results: pa.Table, metrics: str) -> Iterator[pd.DataFrame]:
+def flat_frames(results: pa.Table, metrics: pa.Array) -> Iterator[pd.DataFrame]:
     """Yield DataFrames of the columns of results and `METRICS`, which is set in the last row only.
 
     In that row the other columns are null, also those that must not be null in results.
     """
     for batch in results.to_batches():
-        yield _frame([*batch.columns, pa.nulls(batch.num_rows, pa.string())])
-    yield _frame([*(pa.nulls(1, type_) for type_ in results.schema.types), pa.array([metrics])])
+        yield _frame([*batch.columns, pa.nulls(batch.num_rows)])
+    yield _frame([*(pa.nulls(1, type_) for type_ in results.schema.types), metrics])
+
+
+def _last_of(rows: int, value: pa.Array) -> pa.Array:
+    return pa.concat_arrays([pa.nulls(rows - 1, value.type), value])
 
 
 def _arrays(batch: pa.RecordBatch) -> pa.ListArray:

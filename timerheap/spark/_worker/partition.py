@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -25,7 +24,7 @@ from timerheap.spark._group.watermark import WatermarkState, is_late
 from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.live_groups import LiveGroups
-from timerheap.spark._worker.output import ResultBuffer, result_frames
+from timerheap.spark._worker.output import NUMBERS, WITH_OWN, ResultBuffer, result_frames
 from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.wrapped_runners import BroadcastRunner
@@ -114,18 +113,18 @@ class TaskMetrics:
         nbytes = manifest.nbytes
         self.add(**manifest.standing._asdict(), state_bytes=nbytes, largest_group_bytes=nbytes, groups=1)
 
-    def take(self, metrics: Metrics | None = None) -> str:
-        """Return the values so far, separated by commas, and begin anew.
+    def take(self, metrics: Metrics | None = None) -> pa.Array:
+        """Return the values so far, shape (1,) of `NUMBERS`, and begin anew.
 
-        The metrics of a function are a last value: a JSON object in Base64, which has no commas.
+        With the metrics of a function it is `WITH_OWN`.
         """
         values, self._values = self._values, {}
-        texts = [str(values.get(metric.name, "")) for metric in TASK_METRICS]
-        if metrics is not None:
-            distributions = {name: asdict(d) for name, d in metrics.take_distributions().items()}
-            own = {"counters": metrics.take_counters(), "distributions": distributions}
-            texts.append(b64encode(json.dumps(own).encode()).decode())
-        return ",".join(texts)
+        numbers = [values.get(metric.name) for metric in TASK_METRICS]
+        if metrics is None:
+            return pa.array([numbers], NUMBERS)
+        distributions = {name: asdict(d) for name, d in metrics.take_distributions().items()}
+        own = {"counters": metrics.take_counters(), "distributions": distributions}
+        return pa.array([{"numbers": numbers, "own": json.dumps(own)}], WITH_OWN)
 
 
 class Runner(Protocol):
@@ -316,7 +315,7 @@ class Partition:
         self._store.select(label_of(key_group))
         self._store.settle()
 
-    def _counted(self, metrics: Metrics | None = None, **totals: int) -> str:
+    def _counted(self, metrics: Metrics | None = None, **totals: int) -> pa.Array:
         """Return the metrics since the last call, given what the task has counted so far."""
         counts = self._groups.counts
         self._metrics.add_totals(

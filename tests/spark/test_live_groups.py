@@ -7,6 +7,7 @@ import gc
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from test_state import QUERY
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._query import Query
 from timerheap.spark._worker import live_groups
-from timerheap.spark._worker.driver_mail import Counts
+from timerheap.spark._worker.driver_mail import Counts, Letter, Mail
 from timerheap.spark._worker.live_groups import Cache, LiveGroups, Owner
 
 OWNER = Owner("query", "operator")
@@ -169,3 +170,11 @@ def test_memory_does_not_grow_with_restarts(executor: Executor, tmp_path: Path) 
         assert len(executor.caches["a"]._groups) == 1
     assert len(set(fds[1:])) == 1
     assert len(files(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_counts_are_sent_if_the_driver_logs_them(logged: bool) -> None:
+    sent: list[Letter] = []
+    box = SimpleNamespace(add=sent.extend)
+    Mail(box, "session", "owner", logged).count(NEW)  # type: ignore[arg-type]
+    assert [letter.content for letter in sent] == [NEW] * logged

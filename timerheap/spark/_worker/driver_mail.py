@@ -72,13 +72,17 @@ class Letter(NamedTuple):
 class Mail:
     """Sends letters of one query to the driver, which receives them when the task has succeeded.
 
-    The box is None on Spark Connect, where letters are lost.
+    The box is None on Spark Connect, where letters are lost. Counts are sent if they are `logged`: each task
+    that sends letters takes the driver's time in each micro-batch.
     """
 
-    def __init__(self, box: Accumulator[tuple[Letter, ...]] | None, session: str, owner: str) -> None:
+    def __init__(
+        self, box: Accumulator[tuple[Letter, ...]] | None, session: str, owner: str, logged: bool = True
+    ) -> None:
         self._box = box
         self._session = session
         self._owner = owner
+        self._logged = logged
 
     def warn(self, messages: Iterable[str], about: str | None = None) -> None:
         """Have messages logged, each once, or the first about something."""
@@ -86,13 +90,14 @@ class Mail:
             self._send(message if about is None else about, message)
 
     def count(self, counts: Counts) -> None:
-        """Tell where key groups came from, which the driver logs at the level DEBUG."""
-        self._send("", counts)
+        """Tell where key groups came from, which the driver logs if it logs the level DEBUG."""
+        if self._logged:
+            self._send("", counts)
 
     def tell(self, look: Look) -> None:
         """Have the driver look at the run of this task.
 
-        The first task of a stage tells for all: what tasks tell takes the driver's time in each micro-batch.
+        The first task of a stage tells for all.
         """
         task = TaskContext.get()
         if task is None or task.partitionId() > 0:
@@ -182,7 +187,7 @@ def mail(spark: SparkSession) -> Mail:
     _sessions[session] = spark
     if context not in _boxes:
         _boxes[context] = context.accumulator((), Opener())
-    return Mail(_boxes[context], session, owner)
+    return Mail(_boxes[context], session, owner, logged=_log.isEnabledFor(logging.DEBUG))
 
 
 def _look(session: str, look: Look, run: QueryRun) -> None:

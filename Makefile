@@ -37,7 +37,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-windows bench-state bench-skew bench-processors bench-nexmark soak-kills instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-windows bench-state bench-skew bench-processors bench-nexmark soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -130,6 +130,11 @@ bench-state: $(venv)/bench/.installed ## What a micro-batch costs with 1e5, 1e6 
 bench-small: $(venv)/bench/.installed ## Micro-batches of 200 and of 10,000 rows beside Spark's own groupBy().count()
 	mkdir -p out
 	$(measured) bench/small_batches.py --json out/small_batches.json $(ARGS)
+
+bench-latency: $(venv)/bench/.installed ## Small and idle micro-batches, and from a row's arrival to its result, beside Spark
+	mkdir -p out
+	$(measured) bench/latency.py --json out/latency.json $(ARGS)
+	$(measured) bench/first_contact.py
 
 bench-processors: $(venv)/bench/.installed ## Stateful processors in timerheap beside Spark's own transformWithState
 	mkdir -p out

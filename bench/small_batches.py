@@ -1,12 +1,13 @@
 """Small micro-batches: a timer a key in timerheap, beside Spark's own streaming groupBy().count().
 
-Two queries show what Spark itself takes for a stateful operator in Python: "no-op" is transformWithState with
-a counter for each partition, and "packed no-op" has timerheap's pack stage before it.
+Three queries show what Spark itself takes for an operator in Python: "mapInArrow" returns its rows, "no-op"
+is transformWithState with a counter for each partition, "packed no-op" has timerheap's pack stage before it.
 
 Run as ``python bench/small_batches.py [--rows N ...] [--batches N] [--partitions N] [--json FILE]``.
 
 The queries run in one session over directories of their own. Each micro-batch of each query is one new file,
-and the queries take turns, batch by batch, so what disturbs the machine disturbs all of them.
+and the queries take turns, batch by batch, so what disturbs the machine disturbs all of them. In the end some
+micro-batches follow on the end of all Python workers, which Spark ends when they have been idle for a minute.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from figures import write_json
 from flights import spark_session
+from processes import kill, python_workers
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
@@ -34,7 +36,8 @@ from usage import cpu
 import timerheap.spark
 from timerheap import WatermarkStrategy
 
-_WARM_UP = 5  # micro-batches: workers start, the JVM compiles
+_WARM_UP = 10  # micro-batches: workers start, the JVM compiles
+_IDLE = 5  # micro-batches after the end of all Python workers
 
 
 def _process(function: Any, order: str) -> Callable[[DataFrame], DataFrame]:
@@ -80,6 +83,7 @@ def _no_op(events: DataFrame) -> DataFrame:
 
 VARIANTS: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
     "groupBy": ("update", lambda events: events.groupBy("key").count()),
+    "mapInArrow": ("append", lambda events: events.mapInArrow(lambda batches: batches, SCHEMA)),
     "no-op": ("append", _no_op),
     "packed no-op": ("append", lambda events: _counted(packed(events))),
     "columns": ("append", _process(Columns(), "event_time")),
@@ -97,31 +101,41 @@ def _write(directory: Path, batch: int, rows: int) -> None:
     whole.rename(directory / f"{batch:05}.parquet")
 
 
-def measure(spark: SparkSession, rows: int, batches: int, scratch: Path) -> dict[str, Any]:
-    """Run all variants in turn, micro-batch by micro-batch; return their figures."""
+def measure(
+    spark: SparkSession, rows: int, batches: int, scratch: Path, names: Sequence[str] = tuple(VARIANTS)
+) -> dict[str, Any]:
+    """Run variants in turn, micro-batch by micro-batch; return their figures."""
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     queries = {}
-    for name, (mode, variant) in VARIANTS.items():
+    for name in names:
+        mode, variant = VARIANTS[name]
         source = scratch / name
         source.mkdir(parents=True)
         events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
         writer = variant(events).writeStream.format("noop").outputMode(mode)
         queries[name] = writer.option("checkpointLocation", str(scratch / f"{name}.checkpoint")).start()
-    figures: dict[str, list[tuple[float, float, float]]] = {name: [] for name in VARIANTS}
-    for batch in range(_WARM_UP + batches):
+    figures: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
+    idle: dict[str, list[float]] = {name: [] for name in names}
+    for batch in range(_WARM_UP + batches + _IDLE):
         for name, query in queries.items():
+            if batch >= _WARM_UP + batches:
+                for worker in python_workers(jvm):
+                    kill(worker)
             _write(scratch / name, batch, rows)
             before = cpu(jvm)
             query.processAllAvailable()
             spent = cpu(jvm).since(before)
             done = [p for p in query.recentProgress if p.numInputRows][-1]
             seconds = done.durationMs["triggerExecution"] / 1000
-            if batch >= _WARM_UP:
+            if batch >= _WARM_UP + batches:
+                idle[name].append(seconds)
+            elif batch >= _WARM_UP:
                 figures[name].append((seconds, spent.jvm, spent.python))
     for query in queries.values():
         query.stop()
     return {
         name: dict(zip(("seconds", "jvm", "python"), _medians(all_), strict=True))
+        | {"idle": statistics.median(idle[name])}
         for name, all_ in figures.items()
     }
 
@@ -138,19 +152,21 @@ def table(result: dict[str, Any]) -> str:
             f"{int(rows):,} rows a micro-batch, {result['partitions']} shuffle partitions; medians of "
             f"{result['batches']} micro-batches"
         )
-        heads = f"{'batch ms':>10}{'/ groupBy':>11}{'/ no-op':>9}{'JVM cpu ms':>12}{'Python cpu ms':>15}"
+        heads = f"{'batch ms':>10}{'/ groupBy':>11}{'JVM cpu ms':>12}{'Python cpu ms':>15}"
+        heads += f"{'idle ms':>9}{'/ warm':>8}"
         lines.append(f"{'':16}{heads}")
         for name, v in variants.items():
-            groupby, no_op = (v["seconds"] / variants[peer]["seconds"] for peer in ("groupBy", "no-op"))
-            batch, jvm, python = (v[part] * 1000 for part in ("seconds", "jvm", "python"))
-            lines.append(f"{name:16}{batch:10,.0f}{groupby:11.2f}{no_op:9.2f}{jvm:12,.0f}{python:15,.0f}")
+            groupby, idle = v["seconds"] / variants["groupBy"]["seconds"], v["idle"] / v["seconds"]
+            batch, jvm, python, after = (v[part] * 1000 for part in ("seconds", "jvm", "python", "idle"))
+            line = f"{name:16}{batch:10,.0f}{groupby:11.2f}{jvm:12,.0f}{python:15,.0f}"
+            lines.append(f"{line}{after:9,.0f}{idle:8.2f}")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[200, 10_000], help="rows a micro-batch")
-    parser.add_argument("--batches", type=int, default=30, help="measured micro-batches of each query")
+    parser.add_argument("--batches", type=int, default=50, help="measured micro-batches of each query")
     parser.add_argument("--partitions", type=int, default=4, help="shuffle partitions")
     parser.add_argument("--json", type=Path, help="where the figures go")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Writes the tables of the session timeout in docs/performance.md from the figures of `make bench`.
+"""Writes the tables of docs/performance.md from the figures of `make bench` and `make bench-latency`.
 
 Run as ``python bench/tables.py out``. A table is between ``<!-- NAME -->``, for out/NAME.json, and
 ``<!-- end -->``; those without a file stay as they are.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/performance.md"
-MARKED = re.compile(r"<!-- (session_\w+) -->\n.*?<!-- end -->", re.DOTALL)
+MARKED = re.compile(r"<!-- (session_\w+|latency) -->\n.*?<!-- end -->", re.DOTALL)
 NAMES = {
     "columns": "timerheap, vectorized (`BatchProcessFunction`)",
     "columns-arrival": "the same in order of arrival",
@@ -39,6 +39,46 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+SMALL = {
+    "groupBy": "`groupBy().count()`",
+    "mapInArrow": "`mapInArrow` that returns its rows, without state",
+    "columns": "timerheap, vectorized",
+    "rows": "timerheap, row by row",
+}
+ARRIVALS = {
+    "timerheap": "timerheap, row by row",
+    "transformWithState": "`transformWithStateInPandas`",
+    "groupBy": "`groupBy()`, without timers",
+}
+
+
+def latency(figures: dict[str, Any]) -> str:
+    """Return the small micro-batches, and the rows that arrive steadily, as a table each."""
+    sizes, rates = figures["rows"], figures["arrivals"]
+    heads = [f"{int(rows):,} rows | beside `groupBy()` | after a pause" for rows in sizes]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + 3 * len(heads)) + "|"]
+    for name, label in SMALL.items():
+        cells = [label]
+        for variants in sizes.values():
+            found, base = variants[name], variants["groupBy"]["seconds"]
+            took, ratio, idle = found["seconds"], found["seconds"] / base, found["idle"]
+            cells += [f"{took * 1000:,.0f} ms", f"{ratio:.2f}x", f"{idle * 1000:,.0f} ms"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| rows a second | | row to result, p50 | p99 | timer to result, p50 | p99 | cores, JVM | Python |",
+    ]
+    lines.append("|---" * 8 + "|")
+    for rate, variants in rates.items():
+        for name, label in ARRIVALS.items():
+            found = variants[name]
+            waits = [found[what] or {} for what in ("rows", "timers")]
+            times = [f"{wait[p]:,.0f} ms" if wait else "" for wait in waits for p in ("p50", "p99")]
+            cells = [f"{int(rate):,}", label, *times, f"{found['jvm']:.2f}", f"{found['python']:.2f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
 
@@ -46,7 +86,8 @@ def main() -> None:
         file = folder / f"{mark[1]}.json"
         if not file.exists():
             return mark[0]
-        return f"<!-- {mark[1]} -->\n\n{table(json.loads(file.read_text()))}\n\n<!-- end -->"
+        write = latency if mark[1] == "latency" else table
+        return f"<!-- {mark[1]} -->\n\n{write(json.loads(file.read_text()))}\n\n<!-- end -->"
 
     PAGE.write_text(MARKED.sub(written, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -256,6 +256,8 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
             JOIN.replace("'10'", "'20'", 1),
             r"a window join of TUMBLE\(size 1200000 ms\) and TUMBLE\(size 600000 ms",
         ),
+        (JOIN + " WHERE L.k IN (SELECT k FROM t)", "IN or EXISTS beside a JOIN"),
+        (JOIN.replace("FULL JOIN", "LEFT SEMI JOIN"), "SEMI JOIN .* is not supported; write JOIN, LEFT"),
         (JOIN.replace(" AND L.window_end = R.window_end", ""), "a JOIN without windows"),
         (JOIN.replace("L.v", "COUNT(*)") + " GROUP BY L.window_start, L.window_end", "GROUP BY of a JOIN"),
         (

@@ -250,6 +250,11 @@ def _from(select: exp.Select, views: Mapping[str, Node]) -> tuple[Node, str, lis
         refuse("a JOIN of tables without names", "name both: FROM (...) AS L JOIN (...) AS R")
     _rename(select, {name: LEFT, other: RIGHT})
     how, on = str(join.args.get("side") or "inner").lower(), _conjuncts(join.args.get("on"))
+    kind = str(join.args.get("kind") or "inner").lower()
+    if kind not in ("inner", "outer", "cross"):
+        refuse(text_of(join), "write JOIN, LEFT JOIN, RIGHT JOIN, FULL JOIN, or [NOT] IN or [NOT] EXISTS")
+    if any(one.find(exp.Query) for one in on + conditions):
+        refuse("IN or EXISTS beside a JOIN", "write the JOIN as a nested SELECT")
     if how == "inner":  # it does not matter which of its conditions are in WHERE
         on, conditions = on + conditions, []
     return _join(_limited(source), _limited(right), how, on), "", conditions

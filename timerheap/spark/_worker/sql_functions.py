@@ -176,13 +176,17 @@ class OverRows(BatchProcessFunction):
         """Return the positions of the first and the last row of each frame: int64, shape (n,)."""
         places = np.arange(len(ids))
         begins = changes(ids)
-        if self._rows is not None:
-            return np.maximum(np.maximum.accumulate(np.where(begins, places, 0)), places - self._rows), places
-        assert self._preceding is not None
-        # Of two keys, all times of one are before those of the other, and too far for a frame.
-        span = int(times.max() - times.min()) + self._preceding + 1
-        at = (np.cumsum(begins) - 1) * span + (times - times.min())
-        return np.searchsorted(at, at - self._preceding), np.searchsorted(at, at, side="right") - 1
+        first = np.maximum.accumulate(np.where(begins, places, 0))
+        if self._preceding is None:
+            return np.maximum(first, places - (self._rows or 0)), places
+        peers = np.append(np.flatnonzero(begins | changes(times)), len(ids))  # rows of one key and time
+        last = np.repeat(peers[1:] - 1, np.diff(peers))
+        end = places
+        while (first < end).any():  # a binary search for all rows together
+            middle = (first + end) // 2
+            before = times[middle] < times - self._preceding
+            first, end = np.where(before, middle + 1, first), np.where(before, end, middle)
+        return first, last
 
     def _aggregated(
         self, emitted: pa.RecordBatch, rows: pa.StructArray, first: np.ndarray, last: np.ndarray

@@ -29,7 +29,6 @@ from timerheap.tvf import (
     Sum,
     TumblingSliceAssigner,
     VarPop,
-    WindowedSliceAssigner,
     WindowResults,
 )
 
@@ -273,27 +272,14 @@ def test_a_watermark_over_many_keys_slices_and_a_gap_fires_every_window() -> Non
         model = Model(kind, 1_000, 10)
         operator = GlobalWindowAggregate(assigner, [Sum("v", np.int64), CountDistinct("v", np.int64)])
         operator.add(keys, timestamps, {"v": values})
-        for row in zip(keys.tolist(), timestamps.tolist(), values.tolist(), [1] * 1_000, strict=True):
+        for row in zip(keys.tolist(), timestamps.tolist(), values.tolist(), strict=True):
             model.add(row)
         for watermark in (20_000, MAX_WATERMARK):
             wanted = {
-                window: [sum(value for _, _, value, _ in rows), len({value for _, _, value, _ in rows})]
+                window: [sum(value for *_, value in rows), len({value for *_, value in rows})]
                 for window, rows in model.advance(watermark).items()
             }
             assert shown(operator.advance_watermark(watermark)) == wanted
-
-
-def test_windows_of_window_results_keep_their_bounds() -> None:
-    hop = HoppingSliceAssigner(20, 10)
-    first = GlobalWindowAggregate(hop, [Sum("v", np.int64)])
-    first.add([1, 2, 2], [5, 5, 15], {"v": [1, 10, 100]})
-    by_key = first.advance_watermark(MAX_WATERMARK)
-    second = GlobalWindowAggregate(WindowedSliceAssigner(hop), [Max("v", np.int64)])
-    second.add(0 * by_key.key_ids, by_key.window_ends, {"v": by_key.results[0]})
-    largest = second.advance_watermark(MAX_WATERMARK)
-    assert largest.window_starts.tolist() == [-10, 0, 10]
-    assert largest.window_ends.tolist() == [10, 20, 30]
-    assert largest.results[0].tolist() == [10, 110, 100]
 
 
 def test_processing_time_has_no_late_rows() -> None:

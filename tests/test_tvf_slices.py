@@ -19,7 +19,6 @@ from timerheap.tvf import (
     SliceAssigner,
     TimeZone,
     TumblingSliceAssigner,
-    WindowedSliceAssigner,
 )
 
 DAY = 86_400_000
@@ -172,8 +171,6 @@ def test_an_argument_of_the_wrong_type_raises() -> None:
         HoppingSliceAssigner(10, True)
     with pytest.raises(OverflowError, match="offset must fit into 64 bits"):
         HoppingSliceAssigner(10, 5, 2**63)
-    with pytest.raises(TypeError, match="inner must be a SliceAssigner"):
-        WindowedSliceAssigner(10)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"timestamps must be integers \(int64\), got float64"):
         ASSIGNERS[0].assign_slice_ends([1.5])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"timestamps must be integers \(int64\), got datetime64"):

@@ -4,8 +4,6 @@ from typing import Any
 
 from slice_traces import assigner
 
-from timerheap.tvf import WindowedSliceAssigner
-
 # Clocks there change by half an hour, or changed at midnight: Flink fires some windows before they end.
 UNLIKE_FLINK = {"Australia/Lord_Howe", "America/Sao_Paulo", "Asia/Shanghai"}
 
@@ -27,12 +25,6 @@ def replay(trace: dict[str, Any]) -> None:
         assert slices.timers(ends).tolist() == timers
     assert zone.to_epoch(ends).tolist() == epoch
     assert slices.window_times(ends).tolist() == times
-
-    windowed = WindowedSliceAssigner(slices)
-    attached, ends, last, starts, _ = map(list, zip(*trace["windowed"], strict=True))
-    assert windowed.assign_slice_ends(attached).tolist() == ends
-    assert windowed.last_window_ends(ends).tolist() == last
-    assert windowed.window_starts(ends).tolist() == starts
 
 
 def test_slices_equal_flinks(traces: list[dict[str, Any]]) -> None:

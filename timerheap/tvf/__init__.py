@@ -37,7 +37,6 @@ from timerheap.tvf.slices import (
     HoppingSliceAssigner,
     SliceAssigner,
     TumblingSliceAssigner,
-    WindowedSliceAssigner,
 )
 from timerheap.tvf.window_aggregate import (
     GlobalWindowAggregate,
@@ -73,5 +72,4 @@ __all__ = [
     "VarPop",
     "VarSamp",
     "WindowResults",
-    "WindowedSliceAssigner",
 ]

@@ -246,53 +246,6 @@ class CumulativeSliceAssigner(SliceAssigner):
         return f"CUMULATE(max_size={self.size} ms, step={self.interval} ms{_where(self)})"
 
 
-class WindowedSliceAssigner(SliceAssigner):
-    """An assigner for rows that already have windows, such as the results of another aggregation.
-
-    `assign_slice_ends` then expects the ends of the windows in local ms instead of timestamps.
-
-    Parameters
-    ----------
-    inner : SliceAssigner
-        The assigner of those windows.
-
-    Raises
-    ------
-    TypeError
-        If `inner` is not a slice assigner.
-
-    Examples
-    --------
-    >>> again = WindowedSliceAssigner(HoppingSliceAssigner(3_600_000, 600_000))
-    >>> again.last_window_ends([1_200_000]), again.window_starts([1_200_000])
-    (array([1200000]), array([-2400000]))
-    """
-
-    def __init__(self, inner: SliceAssigner) -> None:
-        if not isinstance(inner, SliceAssigner):
-            raise TypeError(
-                f"inner must be a SliceAssigner, such as TumblingSliceAssigner(...), got {inner!r}"
-            )
-        self.inner = inner
-        self.interval, self.offset, self.size = inner.interval, inner.offset, inner.size
-        self.zone, self.is_event_time = inner.zone, True
-
-    def assign_slice_ends(self, timestamps: Int64s) -> NDArray[np.int64]:
-        """Return the ends themselves: the slice of a row is its window."""
-        return column("window_ends", timestamps)
-
-    def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
-        """Return the slices themselves: each slice is one window."""
-        return column("slice_ends", slice_ends)
-
-    def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
-        """Return the start of each window, as `inner` defines it."""
-        return self.inner.window_starts(window_ends)
-
-    def __repr__(self) -> str:
-        return f"windowed {self.inner!r}"
-
-
 def _where(assigner: SliceAssigner) -> str:
     moved = f", offset={assigner.offset} ms" if assigner.offset else ""
     zone = assigner.zone.name

@@ -297,8 +297,7 @@ class GlobalWindowAggregate:
         key_ids : array_like of int64, shape (n,)
             The keys of the rows.
         timestamps : array_like of int64, shape (n,), or int
-            Epoch ms; in processing time, the clock's reading; for rows that already have windows, the
-            windows' ends in local ms.
+            Epoch ms; in processing time, the clock's reading.
         inputs : mapping of str to array_like, shape (n,) each
             The columns that the aggregates need; a masked array where there are nulls.
 

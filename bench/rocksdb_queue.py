@@ -25,10 +25,10 @@ Timers = list[tuple[int, int, None]]
 
 # ns per timer of the class of Flink 2.3.0 with Java 17 at 1e5 timers, on a similar machine under load. It has
 # no bulk operations: addAll and draining are loops over single ones.
-FLINK = {"add": 1126, "remove": 1867, "poll": 1450, "add_many": 1126, "poll_many": 1450}
+FLINK = {"add": 1126, "remove": 1867, "poll": 1450, "add_many": 1126}
 
 
-TURNS = [["add", "remove", "poll"], ["add_many", "poll_many"]]  # each on a new queue
+TURNS = [["add", "remove", "poll"], ["add_many"]]  # each on a new queue
 
 
 def timers_of(seed: int, size: int) -> Timers:
@@ -41,11 +41,6 @@ def drain(queue: Any) -> None:
         pass
 
 
-def drain_many(queue: Any) -> None:
-    while queue.poll_many(1 << 62, 10_000):
-        pass
-
-
 def calls(queue: Any, timers: Timers) -> dict[str, tuple[Callable[[], Any], int]]:
     """Return the calls to measure, with the number of timers of each."""
     half = len(timers) // 2
@@ -54,7 +49,6 @@ def calls(queue: Any, timers: Timers) -> dict[str, tuple[Callable[[], Any], int]
         "remove": (lambda: [queue.remove(timer) for timer in timers[:half]], half),
         "poll": (lambda: drain(queue), len(timers) - half),
         "add_many": (lambda: queue.add_many(timers), len(timers)),
-        "poll_many": (lambda: drain_many(queue), len(timers)),
     }
 
 
@@ -110,19 +104,17 @@ def hold(directory: Path, size: int) -> dict[str, Any]:
         counted = time.perf_counter()
         polled = 0
         last = -(2**63)
-        while due := queue.poll_many(1 << 62, batch):
-            timestamps = [timer.timestamp for timer in due]
-            assert last <= timestamps[0]
-            assert timestamps == sorted(timestamps)
-            last = timestamps[-1]
-            polled += len(due)
+        while (timer := queue.poll()) is not None:
+            assert last <= timer.timestamp
+            last = timer.timestamp
+            polled += 1
         ended = time.perf_counter()
     report = {
         "timers": held,
         "polled": polled,
         "add_many_ns": (added - begin) / size * 1e9,
         "count_ns": (counted - added) / size * 1e9,
-        "poll_many_ns": (ended - counted) / size * 1e9,
+        "poll_ns": (ended - counted) / size * 1e9,
         "disk_mb": files >> 20,
         "VmHWM_mb": memory("VmHWM"),
     }

@@ -78,14 +78,6 @@ class AgainstTheModel(RuleBasedStateMachine):
         wrong = timer._replace(timestamp=timestamp)
         assert outcome(getattr(self.queue, method), wrong) in (TypeError, ValueError, OverflowError)
 
-    @rule(time=timestamps, limit=st.none() | st.integers(0, 5))
-    def poll_many(self, time, limit):
-        self.both("poll_many", time, limit)
-
-    @rule(time=wrong_timestamps)
-    def poll_many_at_a_wrong_time(self, time):
-        assert outcome(self.queue.poll_many, time) in (TypeError, OverflowError)
-
     @rule(some=st.lists(keys, max_size=6))
     def remove_keys(self, some):
         self.both("remove_keys", some)
@@ -154,7 +146,6 @@ def key_hash_code(key):
 
 LEAVE = {
     "poll": lambda queue, timer: queue.poll(),
-    "poll_many": lambda queue, timer: queue.poll_many(timer[0]),
     "remove": lambda queue, timer: queue.remove(timer),
     "remove_keys": lambda queue, timer: queue.remove_keys([timer[1]]),
     "clear": lambda queue, timer: queue.clear(),
@@ -270,10 +261,6 @@ def test_a_key_outside_the_owned_range_raises(method, argument):
 @pytest.mark.parametrize(
     ("method", "arguments", "error", "message"),
     [
-        ("poll_many", ("5",), TypeError, "time must be an int, got '5'"),
-        ("poll_many", (2**63,), OverflowError, "time must fit into 64 bits, got 9223372036854775808"),
-        ("poll_many", (5, -1), ValueError, "limit.*-1"),
-        ("poll_many", (5, 1.5), TypeError, r"limit.*1\.5"),
         ("remove_keys", ("key",), TypeError, "keys must be an iterable of keys, got the single key 'key'"),
         ("remove_keys", (7,), TypeError, "keys must be an iterable of hashable keys, got 7"),
         ("remove_keys", ([["key"]],), TypeError, "keys must be an iterable of hashable keys"),

@@ -67,7 +67,6 @@ class OnDisk(AgainstTheModel):
         for module, name, value in [
             (head, "_CACHED", 4),
             (head, "_MOST_CACHED", 8),
-            (head, "_RANGE", 6),
             (store, "_MOST_PENDING", 5),
             (journal.Journal, "SIZE", 150),
         ]:
@@ -151,17 +150,9 @@ def test_many_timers_behave_as_in_the_heap_queue(path):
         assert sorted(queue.timers_of_key(5)) == sorted(heap.timers_of_key(5))
         assert sorted(queue.get_subset_for_key_group(5)) == sorted(heap.get_subset_for_key_group(5))
         assert queue.remove_keys(range(100, 200)) == heap.remove_keys(range(100, 200))
-        for time, limit in [
-            (3_000, None),
-            (4_000, 10),
-            (9_000, 3_000),
-            (9_000, None),
-            (9_500, 1),
-            (9_500, 0),
-        ]:
-            polled = queue.poll_many(time, limit)
-            assert [timer.timestamp for timer in polled] == [t.timestamp for t in heap.poll_many(time, limit)]
-            assert len(queue) == len(heap)
+        for _ in range(9_000):
+            assert queue.poll().timestamp == heap.poll().timestamp
+        assert len(queue) == len(heap)
         rest = [queue.poll() for _ in range(len(queue))]
         assert [timer.timestamp for timer in rest] == [heap.poll().timestamp for _ in rest]
         assert queue.poll() is None
@@ -218,7 +209,6 @@ for path in (None, sys.argv[1]):
         lambda queue: queue.peek(),
         lambda queue: queue.poll(),
         lambda queue: queue.add_many([(1, "a", None)]),
-        lambda queue: queue.poll_many(7),
         lambda queue: queue.remove_keys(["a"]),
         lambda queue: queue.timers_of_key("a"),
         lambda queue: queue.get_subset_for_key_group(0),
@@ -284,7 +274,7 @@ def test_reading_damaged_files_raises(path):
     queue.close()
     damage(path.glob("*.sst"))
     queue = RocksDBTimerQueue(path)
-    for call in [lambda: queue.poll_many(INT64_MAX), lambda: list(queue), lambda: len(queue)]:
+    for call in [lambda: [queue.poll() for _ in range(20_000)], lambda: list(queue), lambda: len(queue)]:
         with pytest.raises(OSError, match="could not be read: Corruption"):
             call()
     with suppress(OSError):  # RocksDB may have found the damage in the background
@@ -354,8 +344,6 @@ def test_a_failing_write_leaves_the_queue_unchanged(path):
         with mock.patch.object(store.Store, "_write", side_effect=full):
             for call in [
                 lambda: queue.add_many(timers_of(5_000, 5_001)),
-                lambda: queue.poll_many(10),
-                lambda: queue.poll_many(2_500),
                 lambda: queue.remove_keys(["key"]),
                 lambda: queue.clear(),
             ]:
@@ -370,7 +358,7 @@ def test_a_failing_write_leaves_the_queue_unchanged(path):
                 with pytest.raises(OSError, match="no space"):
                     call()
         assert list(queue) == timers_of(*range(3_000))
-        assert queue.poll_many(INT64_MAX) == timers_of(*range(3_000))
+        assert [queue.poll() for _ in range(3_000)] == timers_of(*range(3_000))
 
 
 def test_pending_writes_are_kept_while_the_disk_is_full(path):

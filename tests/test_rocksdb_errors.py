@@ -79,7 +79,6 @@ def test_reading_an_invalid_timer_raises_and_keeps_it(path):
         assert queue.peek() == (INT64_MIN, "key", None)
         for call in [
             lambda: list(queue),
-            lambda: queue.poll_many(INT64_MAX),
             lambda: queue.get_subset_for_key_group(0),
         ]:
             with pytest.raises(ValueError, match="data must be a timer"):
@@ -111,20 +110,9 @@ def test_an_invalid_timer_raises_and_leaves_the_queue_unchanged(method, timer, e
         assert list(queue) == [(1, "b", None)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (("now",), TypeError, "time must be an int"),
-        ((2**63,), OverflowError, "time must fit"),
-        ((1, -1), ValueError, "limit must be 0 or more, got -1"),
-        ((1, 1.5), TypeError, "limit must be an int"),
-    ],
-)
-def test_an_invalid_argument_of_a_bulk_operation_raises(arguments, error, message):
+def test_a_single_key_for_a_bulk_operation_raises():
     with RocksDBTimerQueue() as queue:
         queue.add((1, 1, None))
-        with pytest.raises(error, match=message):
-            queue.poll_many(*arguments)
         with pytest.raises(TypeError, match="keys must be an iterable of keys, got the single key 'key'"):
             queue.remove_keys("key")
         assert len(queue) == 1

@@ -36,8 +36,6 @@ for line in sys.stdin:
     elif call == "poll":
         timer = queue.poll()
         numbers = [] if timer is None else [timer.timestamp]
-    elif call == "poll_many":
-        numbers = [timer.timestamp for timer in queue.poll_many(int(numbers[0]), int(numbers[1]))]
     print("done", *numbers, flush=True)
 """
 
@@ -50,9 +48,7 @@ def calls(random: random.Random, held: set[int]) -> str:
             return (
                 f"add_many {' '.join(str(random.randrange(1 << 20)) for _ in range(random.randrange(3_000)))}"
             )
-        case 1:
-            return f"poll_many {number} {random.randrange(2_000)}"
-        case 2 | 3:
+        case 1 | 2 | 3:
             return "poll"
         case 4 | 5 | 6:
             return f"remove {random.choice(sorted(held)[:50] or [number])}"
@@ -69,11 +65,9 @@ def apply(call: str, held: set[int]) -> tuple[set[int], list[int] | None]:
             return held | set(numbers), numbers
         case "remove":
             return held - set(numbers), numbers
-        case "poll":
-            polled = sorted(held)[:1]
         case _:
-            polled = sorted(number for number in held if number <= numbers[0])[: numbers[1]]
-    return held - set(polled), polled
+            polled = sorted(held)[:1]
+            return held - set(polled), polled
 
 
 def work_until_killed(path: Any, random: random.Random, held: set[int]) -> list[set[int]]:

@@ -71,12 +71,6 @@ class QueueModel:
         for timer in timers:
             self.add(timer)
 
-    def poll_many(self, time: int, limit: int | None = None) -> list[Timer]:
-        due = sorted((timer for timer in self.timers if timer.timestamp <= time), key=self.order)[:limit]
-        for timer in due:
-            self.discard(timer)
-        return due
-
     def remove_keys(self, keys: Iterable[Any], /) -> int:
         gone = [timer for key in set(keys) for timer in self.timers_of_key(key)]
         for timer in gone:

@@ -50,9 +50,6 @@ class KeyedTimerQueue(Protocol[K, N]):
     def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
         """Add every timer that is not present; on an error, add none."""
 
-    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[K, N]]:
-        """Remove and return the timers with timestamp <= `time`, earliest first, at most `limit`."""
-
     def remove_keys(self, keys: Iterable[K], /) -> int:
         """Remove all timers of many keys in one scan; return their number."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, compress, islice
@@ -13,17 +12,14 @@ from typing import Generic, Self, TypeVar
 
 import numpy as np
 
-from timerheap._arguments import int64
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.flink.rocksdb_store import FIRST, Store
-from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer, timestamp_bytes
+from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
 from timerheap.hashing import java_hash_code
-from timerheap.timer import MAX_WATERMARK
 
 _CACHED = 1_024  # entries to read at a time
 _MOST_CACHED = 2 * _CACHED
-_RANGE = 1_000  # remove at least this many as one range; many small ranges would slow RocksDB down
 
 
 class CachedHead:
@@ -108,40 +104,6 @@ class CachedHead:
                 raise
         return first
 
-    def remove_first(self, entries: Sequence[bytes]) -> None:
-        """Remove `entries`, which must be the first entries; on an error, remove none."""
-        try:
-            if len(entries) == 1:
-                self.store.remove(entries[0])
-            elif len(entries) < _RANGE:
-                self.store.remove_many(entries)
-            else:
-                self.store.remove_range(entries[0], entries[-1])
-            if self._through is not None and entries[-1] > self._through:
-                if self._beyond is not None:
-                    self._beyond -= len(entries) - len(self._cache)
-                self._cache, self._through = [], entries[-1]
-            else:
-                del self._cache[: len(entries)]
-        except BaseException:
-            self.forget()
-            raise
-
-    def before(self, stop: bytes | None, most: int) -> list[bytes]:
-        """Return at most `most` entries before `stop`, or of all entries if `stop` is None."""
-        first = self.first()
-        if first is None or (stop is not None and first >= stop):
-            return []
-        near = len(self._cache) if stop is None else bisect_left(self._cache, stop)
-        if most <= near or self._through is None or (stop is not None and stop <= self._through):
-            return self._cache[: min(near, most)]
-        found: list[bytes] = []
-        for chunk in self.store.scan(first, stop):
-            found += chunk[: most - len(found)]
-            if len(found) == most:
-                break
-        return found
-
     def scan(self) -> Iterator[list[bytes]]:
         """Return an iterator over chunks of the current entries, in order."""
         self.first()
@@ -214,7 +176,7 @@ class RocksDBTimerQueue(Generic[K, N]):
     Notes
     -----
     **Durability.** When a call has returned, its changes survive the end of the process; with ``sync=True``
-    they also survive a crash of the machine. `add_many`, `poll_many` and `remove_keys` are atomic. ``close``
+    they also survive a crash of the machine. `add_many` and `remove_keys` are atomic. ``close``
     only makes the next opening faster. The queue is a context manager.
 
     **Order.** A timer is stored as its timestamp, its key's hash code, its key and its namespace, as
@@ -229,7 +191,7 @@ class RocksDBTimerQueue(Generic[K, N]):
     **Cost.** Up to 2048 of the first timers are kept in memory. `add`, `remove`, `peek` and `poll` cost O(log
     n), plus one read of the disk per 1024 polls. ``len`` is O(1), except after a timer beyond those in memory
     has been added or removed: whether it was present is unknown, so the next ``len`` counts all timers, O(n).
-    Flink always counts. `add_many` and `poll_many` cost what they add and return, `clear` is O(1), and all
+    Flink always counts. `add_many` costs what it adds, `clear` is O(1), and all
     else is O(n). The process needs 200 MB of memory for 20 million timers. A queue must be used by one thread
     at a time. An operation that raises leaves the queue unchanged.
 
@@ -241,9 +203,8 @@ class RocksDBTimerQueue(Generic[K, N]):
     ...     queue.add(InternalTimer(2_000, "N14228", None)), queue.add(InternalTimer(1_000, "N14228", None))
     (True, True)
     >>> with RocksDBTimerQueue(path) as queue:
-    ...     queue.poll_many(5_000)
-    [InternalTimer(timestamp=1000, key='N14228', namespace=None),
-     InternalTimer(timestamp=2000, key='N14228', namespace=None)]
+    ...     queue.poll(), len(queue)
+    (InternalTimer(timestamp=1000, key='N14228', namespace=None), 1)
     """
 
     def __init__(
@@ -322,33 +283,6 @@ class RocksDBTimerQueue(Generic[K, N]):
             As for `add`.
         """
         self._timers.add_many(self._all_bytes_of(timers))
-
-    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[K, N]]:
-        """Remove and return the timers with timestamp <= `time`, earliest first, in bulk.
-
-        Parameters
-        ----------
-        time : int
-            Epoch milliseconds, int64.
-        limit : int, optional
-            The maximum number of timers to remove, 0 or more; by default all.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            If `time` is not an int64, or `limit` is not an int64 of 0 or more.
-        OSError
-            If the disk cannot be read or written.
-        """
-        time = int64("time", time)
-        most = sys.maxsize if limit is None else int64("limit", limit)
-        if most < 0:
-            raise ValueError(f"limit must be 0 or more, got {limit!r}")
-        due = self._timers.before(None if time == MAX_WATERMARK else timestamp_bytes(time + 1), most)
-        timers: list[InternalTimer[K, N]] = self._serializer.deserialize_many(due, _KEY)
-        if due:
-            self._timers.remove_first(due)
-        return timers
 
     def remove_keys(self, keys: Iterable[K], /) -> int:
         """Remove all timers of many keys in one scan; return their number.

@@ -404,11 +404,6 @@ _WITH_HASH_CODE = struct.Struct(">QI")
 _new_timer = partial(tuple.__new__, InternalTimer)  # twice as fast as InternalTimer._make
 
 
-def timestamp_bytes(timestamp: int) -> bytes:
-    """Serialize an int64 to 8 bytes that sort in the same order: big-endian, with the sign bit flipped."""
-    return _TIMESTAMP.pack(timestamp + _SIGN)
-
-
 class TimerSerializer:
     """Serializes timers: the timestamp in 8 sortable bytes, then the key, then the namespace.
 

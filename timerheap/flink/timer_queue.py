@@ -9,7 +9,6 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from timerheap._arguments import int64
 from timerheap._native._heap import TimerHeap
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
@@ -190,32 +189,6 @@ class TimerQueue(Generic[K, N]):
             added = self._heap.push_many(timestamps, ids, key_groups)
             for identity in itertools.compress(identities, added):
                 self._hold(identity)
-
-    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[K, N]]:
-        """Remove and return all timers up to a time, in bulk.
-
-        Parameters
-        ----------
-        time : int
-            Epoch milliseconds, int64; timers with timestamp <= `time` are removed.
-        limit : int, optional
-            The maximum number of timers to remove, 0 or more; by default all.
-
-        Returns
-        -------
-        list of InternalTimer
-            The timers, in the order of `poll`.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            If `time` is not an int64, or `limit` is not an int64 of 0 or more.
-        """
-        due = self._heap.pop_due(int64("time", time), limit)
-        timers = self._timers(due.timestamps, due.key_hashes)
-        for id in due.key_hashes.tolist():
-            self._release(self._by_id[id])
-        return timers
 
     def remove_keys(self, keys: Iterable[K], /) -> int:
         """Remove all timers of many keys in one scan.

@@ -28,8 +28,8 @@ from timerheap.spark._group.checkpoint import (
 from timerheap.spark._group.chunks import CLOCK, EVENT_TIMERS, USER_STATE
 from timerheap.spark._group.growing_state import ListTable, MapTable
 from timerheap.spark._group.memory import PROCESS, Block, ProcessMemory
+from timerheap.spark._group.tables import StateTable
 from timerheap.spark._group.timers import JournalledTimers
-from timerheap.spark._group.value_state import StateTable
 from timerheap.spark._group.watermark import InputClock, StoredClock, encode_clock
 
 SMALL_CLOCK = bytes(50)

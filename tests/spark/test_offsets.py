@@ -19,7 +19,7 @@ from timerheap.spark._arrow import (
 )
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.row_buffer import RowBuffer
-from timerheap.spark._group.value_state import StateTable
+from timerheap.spark._group.tables import StateTable
 
 TEXT = pa.field("element", pa.string())
 TYPES = {

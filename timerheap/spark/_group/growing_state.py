@@ -18,8 +18,7 @@ from timerheap._values import KeyCodec
 from timerheap.spark._arrow import wide, wide_rows, widen
 from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.tables import IdTable
-from timerheap.spark._group.value_state import StateTable
+from timerheap.spark._group.tables import IdTable, StateTable
 
 Compact = Callable[[pa.Array, np.ndarray], pa.Array]
 """Removes what later entries of the same row supersede, given rows and which of them are whole contents."""

@@ -23,7 +23,7 @@ from timerheap._native._heap import (
 )
 from timerheap.spark._group.chunks import TIMER_NAMES
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.value_state import StateTable
+from timerheap.spark._group.tables import StateTable
 from timerheap.timer import TimerBatch
 
 PUSH, REMOVE, POP_DUE = 0, 1, 2  # of the last only the timestamp counts, which is the watermark

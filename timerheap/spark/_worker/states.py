@@ -32,8 +32,8 @@ from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import narrow_column, wide
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
+from timerheap.spark._group.tables import StateTable
 from timerheap.spark._group.timers import KeyTimers
-from timerheap.spark._group.value_state import StateTable
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.state import BatchValueState, StateDescriptor, ValueState, ValueStateDescriptor
 from timerheap.state_ttl import has_event_time

@@ -43,16 +43,13 @@ from timerheap.hashing import java_hash_code
 from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.watermarks.valve import (
     ChannelExplanation,
-    ChannelState,
     Explanation,
     StatusWatermarkValve,
-    ValveState,
 )
 
 __all__ = [
     "BroadcastingOutput",
     "ChannelExplanation",
-    "ChannelState",
     "Explanation",
     "IndexedCombinedWatermarkStatus",
     "InternalTimeServiceManager",
@@ -79,7 +76,6 @@ __all__ = [
     "TimestampsAndWatermarksOperator",
     "Triggerable",
     "TypeSerializer",
-    "ValveState",
     "Watermark",
     "WatermarkOutputMultiplexer",
     "assign_key_to_parallel_operator",

@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -131,90 +130,12 @@ class Explanation:
         return text
 
 
-class _Channel(Protocol):
-    """The attributes of `timerheap.watermarks.valve.ChannelState`."""
-
-    @property
-    def name(self) -> Hashable: ...
-    @property
-    def watermark(self) -> int: ...
-    @property
-    def active(self) -> bool: ...
-    @property
-    def aligned(self) -> bool: ...
-
-
-def explain(watermark: int, status: WatermarkStatus, channels: Sequence[_Channel]) -> Explanation:
-    """Build the explanation of a valve from its output and the states of its channels."""
-    counting = [channel.watermark for channel in channels if channel.aligned]
-    if watermark == MAX_WATERMARK:
-        held_at: set[int] = set()
-    elif counting:
-        held_at = {min(counting)}
-    else:  # the output rises as soon as one of the active channels catches up
-        held_at = {channel.watermark for channel in channels if channel.active}
-    furthest = max((c.watermark for c in channels if c.watermark < MAX_WATERMARK), default=MIN_WATERMARK)
-    return Explanation(
-        watermark,
-        status,
-        tuple(
-            ChannelExplanation(
-                channel=number,
-                name=channel.name,
-                watermark=channel.watermark,
-                status=WatermarkStatus.ACTIVE if channel.active else WatermarkStatus.IDLE,
-                aligned=channel.aligned,
-                behind=None if channel.watermark == MIN_WATERMARK else max(furthest - channel.watermark, 0),
-                holds=channel.active and channel.watermark in held_at,
-            )
-            for number, channel in enumerate(channels)
-        ),
-    )
-
-
 def _duration(ms: int) -> str:
     """Format a duration of a second or more as hours, minutes and seconds."""
     try:
         return f"{ms} ms" if ms < 1_000 else str(timedelta(seconds=ms // 1_000))
     except OverflowError:
         return f"{ms} ms"
-
-
-class ChannelState(NamedTuple):
-    """The state of one channel of a valve.
-
-    Parameters
-    ----------
-    name : hashable or None
-    watermark : int
-        The watermark of the channel, epoch milliseconds; MIN_WATERMARK before its first.
-    active : bool
-    aligned : bool
-        Whether the channel is active and has caught up with the output since it became active.
-    """
-
-    name: Hashable
-    watermark: int
-    active: bool
-    aligned: bool
-
-
-class ValveState(NamedTuple):
-    """The complete state of a valve, for a checkpoint; see `StatusWatermarkValve.state`.
-
-    Parameters
-    ----------
-    watermark : int
-        The last emitted watermark, epoch milliseconds.
-    active : bool
-        Whether the last emitted status is ACTIVE.
-    channels : sequence of ChannelState
-        The channels, in the order of their numbers.
-    """
-
-    watermark: int
-    active: bool
-    channels: Sequence[ChannelState]
 
 
 class StatusWatermarkValve:
@@ -365,50 +286,28 @@ class StatusWatermarkValve:
 
     def explain(self) -> Explanation:
         """Return the state of every channel, and which ones hold the watermark back; O(n)."""
-        return explain(self.watermark, self.status, self.state().channels)
-
-    def state(self) -> ValveState:
-        """Return the complete state of the valve, without its output; O(n)."""
-        columns = zip(self._names, self._watermarks, self._active, strict=True)
-        return ValveState(
-            self.watermark,
-            self.status is WatermarkStatus.ACTIVE,
-            [
-                ChannelState(name, watermark, bool(active), active == 1 and watermark >= self.watermark)
-                for name, watermark, active in columns
-            ],
-        )
-
-    @classmethod
-    def restore(cls, state: ValveState, output: WatermarkOutput | None = None) -> StatusWatermarkValve:
-        """Return a valve that continues from `state`; O(n log n).
-
-        Restoring emits nothing to `output`.
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            If `state` is not a ValveState, a watermark does not fit int64, or the state is inconsistent.
-        """
-        if not isinstance(state, ValveState):
-            raise TypeError(f"state must be a ValveState, got {state!r}")
-        watermarks = [
-            int64(f"watermark of channel {n}", kept.watermark) for n, kept in enumerate(state.channels)
-        ]
-        valve = cls._of_columns(
-            int64("watermark", state.watermark),
-            [kept.name for kept in state.channels],
-            np.array(watermarks, np.int64),
-            np.array([bool(kept.active) for kept in state.channels], bool),
-        )
-        if valve.state() != ValveState(state.watermark, state.active, list(state.channels)):
-            raise ValueError(
-                "state must be consistent: a valve is active while one of its channels is, and a channel is "
-                "aligned if it is active and its watermark is at least that of the valve, "
-                f"got {state.active=}, {state.watermark=} and {state.channels=}"
+        columns = list(zip(self._names, self._watermarks, map(bool, self._active), strict=True))
+        counting = [mark for _, mark, active in columns if active and mark >= self.watermark]
+        if self.watermark == MAX_WATERMARK:
+            held_at: set[int] = set()
+        elif counting:
+            held_at = {min(counting)}
+        else:  # the output rises as soon as one of the active channels catches up
+            held_at = {mark for _, mark, active in columns if active}
+        furthest = max((mark for _, mark, _ in columns if mark < MAX_WATERMARK), default=MIN_WATERMARK)
+        channels = (
+            ChannelExplanation(
+                channel=number,
+                name=name,
+                watermark=mark,
+                status=WatermarkStatus.ACTIVE if active else WatermarkStatus.IDLE,
+                aligned=active and mark >= self.watermark,
+                behind=None if mark == MIN_WATERMARK else max(furthest - mark, 0),
+                holds=active and mark in held_at,
             )
-        valve._output = output
-        return valve
+            for number, (name, mark, active) in enumerate(columns)
+        )
+        return Explanation(self.watermark, self.status, tuple(channels))
 
     # What follows does for many channels together, on arrays, what the methods above do for one.
 

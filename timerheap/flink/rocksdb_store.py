@@ -208,38 +208,28 @@ class Store:
             delete(entry)
         self._write(batch)
 
-    def remove_range(self, first: bytes, last: bytes) -> None:
-        """Remove all entries from `first` to `last`, both included, in one operation."""
-        self.flush()
-        batch = self._rocksdict.WriteBatch(raw_mode=True)
-        batch.delete_range(first, last + b"\0")
-        self._write(batch)
-
     def clear(self) -> None:
         """Remove all entries."""
         self.flush()
         last = next(self._db.keys(backwards=True), FIRST)
         if last > FIRST:
-            self.remove_range(FIRST, last)
+            batch = self._rocksdict.WriteBatch(raw_mode=True)
+            batch.delete_range(FIRST, last + b"\0")
+            self._write(batch)
 
-    def scan(self, start: bytes, stop: bytes | None = None, size: int = 4_096) -> Iterator[list[bytes]]:
-        """Return an iterator over chunks of the current entries from `start` to before `stop`, in order."""
+    def scan(self, start: bytes, size: int = 4_096) -> Iterator[list[bytes]]:
+        """Return an iterator over chunks of the current entries from `start` on, in order."""
         self.flush()
-        options = self._rocksdict.ReadOptions()
-        if stop is not None:
-            options.set_iterate_upper_bound(stop)
-        return self._chunks(self._db.keys(from_key=start, read_opt=options), start, options, size)
+        return self._chunks(self._db.keys(from_key=start), start, size)
 
-    def _chunks(
-        self, entries: Iterator[bytes], start: bytes, options: Any, size: int
-    ) -> Iterator[list[bytes]]:
+    def _chunks(self, entries: Iterator[bytes], start: bytes, size: int) -> Iterator[list[bytes]]:
         chunk = list(islice(entries, size))
         while len(chunk) == size:
             yield chunk
             start = chunk[-1]
             chunk = list(islice(entries, size))
         with self._errors("read"):  # this iterator ends silently on an error; another one reports it
-            rest = self._db.iter(options)
+            rest = self._db.iter()
             rest.seek(chunk[-1] if chunk else start)
             while rest.valid():
                 rest.next()

@@ -26,7 +26,7 @@ from timerheap.async_io import (
 from timerheap.async_io.function import as_async_function, finished
 from timerheap.functions import RuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.rows import row_source
+from timerheap.spark._worker.row_runner import row_source
 
 _LATENCY = 0.05  # seconds that a result waits for others, to be sent in one record batch
 _MAX_ROWS = 1_000  # per record batch

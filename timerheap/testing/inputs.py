@@ -28,7 +28,7 @@ from timerheap.spark._plan.named_columns import assigns_time, strategy_of
 from timerheap.spark._query import TIME, Query, nullable_arrow_schema
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.spark._worker.output import column_of
-from timerheap.spark._worker.rows import AssignedTimes, row_source
+from timerheap.spark._worker.row_runner import AssignedTimes, row_source
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES, Broadcasting, Tagged
 from timerheap.time import TimeDomain
 from timerheap.types import arrow_columns

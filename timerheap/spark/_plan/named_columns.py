@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZTyp
 from timerheap._arguments import not_negative
 from timerheap.spark._plan.arguments import data_frame, named_column, quoted
 from timerheap.spark._query import TIME, computed_name
-from timerheap.spark._worker.rows import AssignedTimes
+from timerheap.spark._worker.row_runner import AssignedTimes
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
 ColumnOrName = str | Column

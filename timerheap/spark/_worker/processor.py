@@ -34,7 +34,7 @@ from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_fra
 from timerheap.spark._worker.partition import Partition
 from timerheap.spark._worker.processor_records import FrameRecords, Records, RowRecords
 from timerheap.spark._worker.processor_states import ProcessorHandle, Scope, UnsafeOrder, reader_of
-from timerheap.spark._worker.rows import row_class
+from timerheap.spark._worker.row_runner import row_class
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.states import GroupExpiryClock, KeyTimerService
 from timerheap.timer import MIN_WATERMARK

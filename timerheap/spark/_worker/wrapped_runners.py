@@ -17,8 +17,7 @@ from timerheap.spark._exchange.frames import INPUT
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.row_runner import RowRunner
-from timerheap.spark._worker.rows import row_source
+from timerheap.spark._worker.row_runner import RowRunner, row_source
 from timerheap.spark._worker.states import GroupExpiryClock, GroupRuntimeContext, RowFunctionContext
 from timerheap.state import (
     AggregatingStateDescriptor,

@@ -126,8 +126,8 @@ def test_changing_the_channel_keeps_the_watermark(
     warned = [record.getMessage() for record in caplog.records if "the checkpoint's" in record.getMessage()]
     made = "over all rows", "by column 'channel'", "by column 'k'", "over all rows"
     assert warned == [
-        f"channel: the checkpoint's watermark was made {was}, and the query's is made {now}; it goes on from "
-        "where it was, without the old channels"
+        f"channel: the checkpoint's watermark was made {was}, and the query's is made {now}; it continues "
+        "without the old channels"
         for was, now in pairwise(made)
     ], "each once, on the driver"
 

@@ -20,7 +20,6 @@ from overdue_pandas import final_watermark, overdue_planes
 from standalone import cluster, running
 
 import timerheap
-import timerheap.spark
 
 pytestmark = pytest.mark.spark
 
@@ -76,7 +75,6 @@ def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
         "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.compress": "false",
         "spark.sql.shuffle.partitions": 2,
-        **timerheap.spark.settings(),
     }
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     script = Path(__file__).parents[1] / "support" / "flights_on_executors.py"

@@ -12,6 +12,8 @@ import pyarrow as pa
 from flights import micro_batches, start_replay
 from pyspark.sql import SparkSession
 
+import timerheap.spark
+
 
 def imported(batches):
     import timerheap._native._heap
@@ -23,7 +25,7 @@ def imported(batches):
 
 
 def main(directory: Path) -> None:
-    spark = SparkSession.builder.getOrCreate()
+    spark = SparkSession.builder.config(map=timerheap.spark.settings()).getOrCreate()
     # A barrier stage starts all its tasks at once: one on each executor, as each has one core.
     both = spark.range(0, 2, numPartitions=2).mapInArrow(
         imported, "directory string, module string", barrier=True

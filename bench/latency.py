@@ -18,6 +18,7 @@ import argparse
 import multiprocessing
 import os
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -293,10 +294,11 @@ def main() -> None:
             for name in VARIANTS if arguments.rates else ():  # the JVM compiles
                 arrivals(spark, name, min(arguments.rates), 1.0, scratch / f"{name}-warm-up")
             for rate in arguments.rates:
-                result["arrivals"][str(rate)] = {
-                    name: arrivals(spark, name, rate, arguments.seconds, scratch / f"{name}-{rate}")
-                    for name in VARIANTS
-                }
+                of_rate = result["arrivals"][str(rate)] = {}
+                for name in VARIANTS:
+                    work = scratch / f"{name}-{rate}"
+                    of_rate[name] = arrivals(spark, name, rate, arguments.seconds, work)
+                    print(f"{rate:,} rows a second, {name}: {of_rate[name]}", file=sys.stderr, flush=True)
     print(table(result))
     write_json(arguments.json, result)
 

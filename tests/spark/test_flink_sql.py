@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from timerheap.spark._plan.flink_clauses import Call
-from timerheap.spark._plan.flink_sql import Aggregated, Order, Ranked, Windowing, parsed
+from timerheap.spark._plan.flink_sql import Aggregated, Joined, Order, Ranked, Windowing, parsed
 
 MINUTE = 60_000
 FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
@@ -170,6 +170,35 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
     assert isinstance(rank.source, Windowing)
     assert (rank.name, rank.keys, rank.limit, query.where) == ("n", ("k",), limit, rest)
     assert rank.order == (Order("v", True, False), Order("v", False, True))
+
+
+MOST = (
+    "SELECT A.k, A.n FROM (SELECT k, COUNT(*) AS n, window_start AS s, window_end AS e "
+    f"{FROM} {GROUP}, k) AS A "
+    f"JOIN (SELECT MAX(n) AS m, s, e FROM (SELECT COUNT(*) AS n, window_start AS s, window_end AS e {FROM} "
+    f"{GROUP}, k) GROUP BY s, e) AS B ON A.s = B.s AND A.e = B.e AND A.n >= B.m"
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "to", "is_rank"),
+    [
+        ("A.n >= B.m", "A.n = B.m", True),
+        ("A.n >= B.m", "A.n >= B.m", True),
+        ("A.n >= B.m", "A.n > B.m", False),
+        ("A.n >= B.m", "A.k >= B.m", False),
+        ("A.n >= B.m", "A.n >= B.m AND A.k = B.m", False),
+        ("MAX(n) AS m", "MAX(n) + 1 AS m", False),
+        ("MAX(n) AS m", "MAX(n) AS m, COUNT(*) AS c", False),
+        ("MAX(n)", "MIN(n)", False),
+        ("JOIN", "LEFT JOIN", False),
+        ("'10'", "'20'", True),
+        (f"{GROUP}, k)", f"{GROUP}, k, v)", False),
+    ],
+)
+def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> None:
+    query: Any = parsed(MOST.replace(change, to, 2 if "'" in change else 1))
+    assert isinstance(query.source, Joined) is not is_rank
 
 
 @pytest.mark.parametrize(

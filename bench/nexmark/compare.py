@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from nexmark import streams
+from nexmark import generator, streams
 
 # Where SQL lets rows that are equal in these columns have any order, only these columns can be compared.
 DETERMINED = {
@@ -71,3 +73,19 @@ def model_of_q6(won: DataFrame) -> pd.DataFrame:
     totals = frame.groupby("seller")["price"].rolling(10, min_periods=1)
     frame["avg_price"] = (totals.sum() // totals.count()).droplevel(0).astype("int64")
     return frame[["seller", "avg_price", "ms", "id"]].reset_index(drop=True)
+
+
+def write_small(directory: Path) -> None:
+    """Write the events of the tests: 3,000 in 30 seconds, in two micro-batches."""
+    slow = generator.Configuration(first_event_rate=100, out_of_order_group_size=100)
+    generator.write(directory, 3_000, 2_000, slow)
+
+
+def recorded(name: str, df: DataFrame) -> dict[str, Any]:
+    """Return what is recorded of rows: the rows if they are few, else their number and their digest."""
+    columns = DETERMINED.get(name, df.columns)
+    texts = df.select(*(F.col(column).cast("string") for column in columns))
+    rows = sorted(" | ".join(map(str, row)) for row in texts.collect())
+    text = "\n".join(rows)
+    found: dict[str, Any] = {"count": len(rows), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return found | ({"rows": rows} if len(text) < 4_000 else {"first": rows[0]})

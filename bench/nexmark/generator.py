@@ -289,7 +289,7 @@ def write(
                 pa.csv.write_csv(block, lines, options)
                 file.write(lines.getbuffer())
                 readers[at // second % 2].write(lines.getbuffer())
-        os.utime(path, (first, first))  # Spark takes the oldest file first
+        os.utime(path, (first // per_file,) * 2)  # Spark takes the oldest file first
     for reader in readers:
         reader.close()
 

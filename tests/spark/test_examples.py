@@ -8,13 +8,16 @@ import orders_per_hour
 import pytest
 import unpaid_orders
 import user_sessions
+import winning_bids
 from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize(
-    "example", [user_sessions, orders_per_hour, unpaid_orders], ids=lambda module: module.__name__
+    "example",
+    [user_sessions, orders_per_hour, unpaid_orders, winning_bids],
+    ids=lambda module: module.__name__,
 )
 def test_an_example_prints_what_its_docstring_shows(
     example: ModuleType, spark: SparkSession, capsys: pytest.CaptureFixture[str]

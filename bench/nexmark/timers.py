@@ -6,14 +6,15 @@ and only if, its time lies between the auction's begin and its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
 import timerheap.spark
-from nexmark.generator import AUCTION, BID, PERSON
+from nexmark.generator import PERSON
 from nexmark.streams import AUCTIONS, WATERMARK
 from timerheap import (
     KeyedProcessFunction,
@@ -28,10 +29,11 @@ from timerheap.watermarks import WatermarkGenerator
 class WinningBids(KeyedProcessFunction):
     """Emits an auction and its highest bid, of equal ones the first, when the auction ends.
 
-    A row is the begin of an auction, with `item` and `expires`, or a bid, with `price` and `bid`.
+    A row is the begin of an auction, which has `expires`, or a bid, which has `price`; `item` and `bid` are
+    the types of what is emitted. A row reads a column when asked for it, so most bids cost a comparison.
     """
 
-    def __init__(self, item: str, bid: str) -> None:
+    def __init__(self, item: StructType, bid: StructType) -> None:
         self.item_type, self.bid_type = item, bid
 
     def open(self, runtime_context: Any) -> None:
@@ -41,13 +43,13 @@ class WinningBids(KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: Any) -> None:
         if value.expires is not None:
-            self.item.update(value.item)
+            self.item.update(tuple(value[name] for name in self.item_type.names))
             self.price.update(0)
             ctx.timer_service().register_event_time_timer(value.expires, name="expires")
             return
         highest = self.price.value()
         if highest is not None and value.price > highest:
-            self.bid.update(value.bid)
+            self.bid.update(tuple(value[name] for name in self.bid_type.names))
             self.price.update(value.price)
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[Any, ...]]:
@@ -57,36 +59,35 @@ class WinningBids(KeyedProcessFunction):
             state.clear()
 
 
-def winning_bids(events: DataFrame, item: str, bid: str) -> DataFrame:
+def winning_bids(events: DataFrame, item: Sequence[str], bid: Sequence[str]) -> DataFrame:
     """Return `item` and `bid`, structs of these columns, of each auction that has ended, and when it has.
 
-    Persons have the key null: they only advance the watermark, as they do in Flink.
+    Times are epoch milliseconds. Persons have the key null: they only advance the watermark, as in Flink.
     """
-    rows = events.select(
-        F.when(F.col("event_type") != PERSON, F.coalesce("auction", "id")).alias("auction"),
-        F.unix_millis("dateTime").alias("ms"),
-        F.unix_millis("expires").alias("expires"),
-        "price",
-        F.when(F.col("event_type") == AUCTION, F.struct(*item.split())).alias("item"),
-        F.when(F.col("event_type") == BID, F.struct(*bid.split())).alias("bid"),
-    )
-    types = [rows.schema[name].dataType.simpleString() for name in ("item", "bid")]
+    times = {name: F.unix_millis(name) for name in ("dateTime", "expires")}
+    auction = F.when(F.col("event_type") != PERSON, F.coalesce("auction", "id"))
+    rows = events.withColumns(times | {"auction": auction})
+    # Of rows with the same key and time, that with the lowest first column comes first: the auction's.
+    rows = rows.select(*dict.fromkeys(["event_type", "auction", "dateTime", "expires", "price", *item, *bid]))
+    types = [rows.select(*columns).schema for columns in (item, bid)]
+    result = [StructField("item", types[0]), StructField("bid", types[1]), StructField("ms", LongType())]
     return timerheap.spark.process(
         rows,
         key="auction",
         function=WinningBids(*types),
-        output_schema=f"item {types[0]}, bid {types[1]}, ms bigint",
-        event_time="ms",
+        output_schema=StructType(result),
+        event_time="dateTime",
         watermark=WATERMARK,
     )
 
 
 def q9(events: DataFrame) -> DataFrame:
     """Emit each auction with its winning bid."""
-    won = winning_bids(events, " ".join(AUCTIONS), "auction bidder price dateTime extra")
-    bid = {"dateTime": "bid_dateTime", "extra": "bid_extra"}
-    columns = [F.col(f"bid.{name}").alias(bid.get(name, name)) for name in won.schema["bid"].dataType.names]
-    return won.select("item.*", *columns)
+    won = winning_bids(events, AUCTIONS, ["auction", "bidder", "price", "dateTime", "extra"])
+    renamed = {"dateTime": "bid_dateTime", "extra": "bid_extra"}
+    bid = [F.col(f"bid.{name}").alias(renamed.get(name, name)) for name in won.schema["bid"].dataType.names]
+    times = {name: F.timestamp_millis(name) for name in ("dateTime", "expires", "bid_dateTime")}
+    return won.select("item.*", *bid).withColumns(times)
 
 
 class AveragePrice(KeyedProcessFunction):
@@ -104,7 +105,7 @@ class AveragePrice(KeyedProcessFunction):
 
 def q4(events: DataFrame) -> DataFrame:
     """Average the winning prices of each category; Flink also counts auctions that have not ended yet."""
-    won = winning_bids(events, "category", "price").select("item.category", "bid.price")
+    won = winning_bids(events, ["category"], ["price"]).select("item.category", "bid.price")
     return timerheap.spark.process(
         won,
         key="category",
@@ -134,7 +135,7 @@ class Ended(WatermarkGenerator):
 
 def q6(events: DataFrame) -> DataFrame:
     """Average the prices of each seller's last 10 auctions, in the order in which they end."""
-    won = winning_bids(events, "id seller", "price").select("item.*", "bid.price", "ms")
+    won = winning_bids(events, ["id", "seller"], ["price"]).select("item.*", "bid.price", "ms")
     return timerheap.spark.process(
         won,
         key="seller",

@@ -132,7 +132,7 @@ def new_tester(function: Any) -> ProcessTester:
     "PyFlink",
     "added",
     "KeyedProcessFunction.OnTimerContext.timer_name",
-    note="As in Flink's process table functions, whose `registerOnTime` takes a name.",
+    note="as in Flink's process table functions, whose `registerOnTime` takes a name",
 )
 def test_timers_with_and_without_names_do_what_a_model_does(function: type[Any]) -> None:
     for seed in range(6):

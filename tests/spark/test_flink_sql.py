@@ -366,7 +366,7 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
     "refused",
     "SUM(DISTINCT)",
     "COUNT(DISTINCT a, b)",
-    note="only `COUNT` takes `DISTINCT`, of one column",
+    note="only `COUNT` supports `DISTINCT`, on one column",
 )
 @pytest.mark.promises(
     "Flink SQL",
@@ -410,7 +410,7 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
     "refused",
     "LATERAL TABLE",
     "CROSS JOIN UNNEST",
-    note="write the same in Spark, as a view",
+    note="write it in Spark, as a view",
 )
 @pytest.mark.promises(
     "Flink SQL", "refused", "window JOIN of different windows", note="Flink refuses it, too"

@@ -110,13 +110,13 @@ def of_stream(spark: SparkSession, folders: dict[str, Path], name: str, work: Pa
     "GROUP BY TUMBLE(...), HOP(...), SESSION(...)",
 )
 @pytest.mark.promises(
-    "Flink SQL", "added", "RANK and DENSE_RANK in a window Top-N", note="Flink has them on batches alone"
+    "Flink SQL", "added", "RANK and DENSE_RANK in a window Top-N", note="Flink has them only on batches"
 )
 @pytest.mark.promises(
     "Flink SQL",
     "different",
     "deduplication, first row (ORDER BY time)",
-    note="a row comes out once, when the watermark has passed it, and never changes",
+    note="a row is emitted once, when the watermark has passed it, and never changes",
 )
 def test_a_batch_has_the_results_of_flink(
     name: str, spark: SparkSession, folders: dict[str, Path], views: None

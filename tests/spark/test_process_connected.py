@@ -155,7 +155,7 @@ def end_of(right: Any) -> int:
     "PyFlink",
     "different",
     "IntervalJoin",
-    note="a function of `process_connected`, for `a.interval_join(b).between(...)`",
+    note="pass it to `process_connected`, in place of `a.interval_join(b).between(...)`",
 )
 def test_the_interval_join_finds_every_pair_once(
     order: str | None, spark: SparkSession, tmp_path: Path

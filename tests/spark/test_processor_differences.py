@@ -69,7 +69,7 @@ def stage(processor: type[Sum]) -> Stage:
     "StatefulProcessor",
     "different",
     "a state whose schema has changed",
-    note="types widen, and fields come, go and move, by name; in Spark only with Avro as the encoding",
+    note="types may widen; fields may be added, removed and moved; in Spark only with the Avro encoding",
 )
 def test_a_schema_changes_without_a_loss(changed: type[Sum]) -> None:
     before, after = stage(Sum), stage(changed)
@@ -105,7 +105,7 @@ class Nested(StatefulProcessor):
     "StatefulProcessor",
     "different",
     "the keys of a map state",
-    note="must have fields of atomic types; in Spark, of any type",
+    note="must have fields of atomic types; in Spark, fields of any type",
 )
 def test_the_fields_of_a_map_s_keys_must_be_atomic() -> None:
     stage = Stage(Nested, ROWS, ROWS, map=DeclaredState("map", (Nested.keys, LONG), None))
@@ -149,7 +149,7 @@ def test_a_state_must_have_types_that_can_be_kept(spark: SparkSession, type_: T.
     "StatefulProcessor",
     "refused",
     "states with two fields of one name",
-    note="rename one of them; Spark takes them by their position",
+    note="rename one of them; Spark matches them by position",
 )
 def test_the_fields_of_a_state_must_have_unique_names(spark: SparkSession, schema: Any) -> None:
     processor = Sum()
@@ -170,7 +170,7 @@ class Count(Sum):
     "StatefulProcessor",
     "different",
     "NaN in a key",
-    note="is one key; in Spark, a batch DataFrame has a call for each row, since NaN is not equal to itself",
+    note="is one key; in Spark, a batch DataFrame has a call for each row, since NaN is not equal to NaN",
 )
 def test_the_rows_of_nan_are_those_of_one_key(spark: SparkSession) -> None:
     df = spark.createDataFrame([(float("nan"),)] * 2, "k double")
@@ -182,7 +182,7 @@ def test_the_rows_of_nan_are_those_of_one_key(spark: SparkSession) -> None:
     "StatefulProcessor",
     "different",
     "bytes, dates and tuples in a state of strings",
-    note="a TypeError; in Spark, Java's text of the object",
+    note="raise a TypeError; in Spark they become Java's text of the object",
 )
 def test_an_object_of_java_in_a_state_of_strings_raises(value: Any) -> None:
     codec = StructCodec(T.StructType().add("s", T.StringType()))
@@ -204,7 +204,7 @@ class Keys(StatefulProcessor):
     "StatefulProcessor",
     "different",
     "grouping columns of integers with nulls, in pandas",
-    note="exact, in the key and in the frames of keys that are not null; in Spark a null among the rows "
+    note="stay exact in the key and in the frames of keys that are not null; in Spark a null in the rows "
     "makes them floats, so that 2**53 + 1 is rounded",
 )
 def test_a_null_key_does_not_round_the_others(spark: SparkSession) -> None:

@@ -43,7 +43,7 @@ class Frames(StatefulProcessor):
     "StatefulProcessor",
     "different",
     "ints beside nulls in a DataFrame",
-    note="are floats if the rows of a partition have a null in the column; in Spark, if an Arrow batch has",
+    note="are floats if the column has a null in the partition; in Spark, if it has one in the Arrow batch",
 )
 def test_frames_have_the_dtypes_that_spark_makes_of_python_values() -> None:
     rows = T.StructType().add("k", "string").add("i", "integer").add("f", "float").add("b", "boolean")
@@ -64,7 +64,7 @@ def test_frames_have_the_dtypes_that_spark_makes_of_python_values() -> None:
     "StatefulProcessor",
     "different",
     "DataFrames under maxBytesPerBatch",
-    note="are cut by the mean size of all rows of the partition; in Spark, of the task's rows so far",
+    note="are split by the mean size of all rows of the partition; in Spark, of the task's rows so far",
 )
 def test_a_frame_is_full_at_so_many_bytes(nbytes: int, sizes: list[int]) -> None:
     rows = T.StructType().add("k", "string").add("s", "string")

@@ -71,7 +71,7 @@ def test_columns_of_results_are_found_by_position_if_spark_is_set_so(spark: Spar
     "StatefulProcessor",
     "different",
     "the setting preferIntExtensionDtype",
-    note="is not followed: ints are int64, and floats beside nulls; in Spark since 4.2, of their width, and "
+    note="has no effect: ints are int64, or floats beside nulls; Spark 4.2 and later keeps their width, even "
     "beside NA",
 )
 def test_ints_beside_nulls_are_floats_whatever_is_preferred(spark: SparkSession) -> None:

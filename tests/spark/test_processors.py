@@ -209,7 +209,7 @@ def test_timers_of_one_timestamp_fire_in_the_order_of_sparks_bytes() -> None:
     "StatefulProcessor",
     "different",
     "order across keys",
-    note="that of the keys, and of the timers, in a partition, as in Spark; but other keys share a partition",
+    note="is by key, or by timer, in each partition, as in Spark; but the partitions have different keys",
 )
 def test_keys_come_in_their_order_nulls_first() -> None:
     stage = Stage(Timed, ROWS, RESULT, "EventTime")
@@ -240,7 +240,7 @@ def test_timers_and_map_keys_are_listed_in_the_order_of_sparks_bytes() -> None:
     "StatefulProcessor",
     "different",
     "calls that Spark refuses",
-    note="Spark's error class and text, at the call; in Spark the task then loses its state server",
+    note="raise Spark's error at the call; in Spark the task then also loses its state server",
 )
 def test_calls_that_spark_refuses_raise_its_error(ops: str, text: str) -> None:
     with pytest.raises(PySparkRuntimeError, match=text):
@@ -340,7 +340,7 @@ def test_values_are_coerced_as_by_sparks_jvm(type_: str, value: Any, kept: Any) 
     "StatefulProcessor",
     "different",
     "fields of a state that must not be null",
-    note="as in Spark without Avro, a null is zero, or an error for text; with Avro it is an error",
+    note="a null is zero, or an error for text, as in Spark without Avro; in Spark with Avro, an error",
 )
 def test_a_null_in_a_field_that_must_not_be_null_raises_the_error_of_spark() -> None:
     codec = StructCodec(T.StructType().add("name", "string", nullable=False))
@@ -357,7 +357,7 @@ def test_a_null_in_a_field_that_must_not_be_null_raises_the_error_of_spark() -> 
     "StatefulProcessor",
     "different",
     "the entries of a dict inside a value",
-    note="come back in their own order; in Spark, in that of a Java HashMap",
+    note="keep their order; in Spark they have that of a Java HashMap",
 )
 def test_the_entries_of_a_dict_in_a_value_keep_their_order() -> None:
     codec = StructCodec(T.StructType([field("map<string,int>")]))
@@ -404,7 +404,7 @@ class Logged(StatefulProcessor):
     "different",
     "StatefulProcessor.init",
     "StatefulProcessor.close",
-    note="only where there are rows or due timers, and once on the driver; in Spark, in all partitions",
+    note="runs only in partitions with rows or due timers, and once on the driver; in Spark, in all",
 )
 def test_a_processor_is_opened_and_closed_around_the_keys_of_a_partition() -> None:
     stage = Stage(Logged, ROWS, RESULT)

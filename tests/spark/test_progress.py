@@ -131,7 +131,7 @@ class Counting(KeyedProcessFunction):
 
 
 @pytest.mark.promises(
-    "PyFlink", "different", "RuntimeContext.get_metrics_group", note="to be called in `open`"
+    "PyFlink", "different", "RuntimeContext.get_metrics_group", note="must be called in `open`"
 )
 @pytest.mark.spark
 def test_the_counters_of_a_function_are_among_the_metrics(spark: SparkSession, tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_top_n_of_a_stream_ignores_late_rows(what: str, spark: SparkSession, tmp
     "Flink SQL",
     "different",
     "windows over window_time",
-    note="through a view; they end when a later window of the view comes out",
+    note="through a view; they end when a later window of the view is emitted",
 )
 def test_windows_over_a_view_of_windows_return_the_documented_results(
     spark: SparkSession, tmp_path: Path

@@ -78,7 +78,7 @@ def test_random_commands_on_rows_in_event_time_do_the_same_as_in_spark(
     "StatefulProcessor",
     "different",
     "StatefulProcessor.handleInitialState",
-    note="that of all keys of a partition comes before all rows; in Spark, a key's before its own rows",
+    note="runs for all keys of a partition before any row; in Spark, for each key before its rows",
 )
 def test_random_commands_on_frames_with_time_to_live_and_initial_state_do_the_same_as_in_spark(
     spark: SparkSession, tmp_path: Path
@@ -240,7 +240,7 @@ class Total(StatefulProcessor):
     "StatefulProcessor",
     "different",
     "checkpoints",
-    note="of Spark's own operator are refused in the first micro-batch (not on Spark Connect, where the "
+    note="those of Spark's operator are refused in the first micro-batch (not on Spark Connect, where the "
     "query begins with no state); read their state with the format statestore, and pass it as initial_state",
 )
 def test_a_checkpoint_of_spark_s_own_operator_is_refused_and_spark_goes_on_with_it(

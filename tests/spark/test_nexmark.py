@@ -52,7 +52,6 @@ def files(nexmark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def rows(nexmark: Any, files: Path, spark: SparkSession, tmp_path: Path) -> Any:
     """Return a function that runs a query and returns its final rows; those without state run as a batch."""
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
 
     def run(name: str) -> Any:
         query = nexmark.spark.QUERIES[name]
@@ -61,8 +60,7 @@ def rows(nexmark: Any, files: Path, spark: SparkSession, tmp_path: Path) -> Any:
         work = tmp_path / name
         return nexmark.compare.final(name, nexmark.spark.results(spark, query, files, work))
 
-    yield run
-    spark.conf.unset("spark.sql.session.timeZone")
+    return run
 
 
 @pytest.mark.parametrize("name", RECORDED["queries"])

@@ -87,10 +87,6 @@ class Cache:
         }
         return turn
 
-    def has(self, owner: Owner, label: int) -> bool:
-        """Return whether this worker has saved the group of `label` lately."""
-        return (owner, label) in self._groups
-
     def take(self, owner: Owner, label: int) -> Held | None:
         """Remove the group of `label` and return it, whatever its token."""
         return self._groups.pop((owner, label), None)
@@ -147,10 +143,6 @@ class LiveGroups:
         """Begin a task of a micro-batch."""
         turn = _cache.begin(self._owner, self._layout, run, batch)
         self._files, self._layout = turn.files, turn.layout
-
-    def has(self, label: int) -> bool:
-        """Return whether this worker has saved a key group lately, which then has a manifest."""
-        return _cache.has(self._owner, label)
 
     def load(self, label: int) -> tuple[KeyGroup, Stored]:
         """Return the current key group."""

@@ -163,8 +163,9 @@ class StreamingOperator(StatefulProcessor):
         if query.time_mode == "ProcessingTime":
             self._mail.tell("for an end")
         groups = LiveGroups(query.layout, self._store, owner, placement.max_parallelism, self._mail)
-        groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
-        self._store.expects = groups.has
+        batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
+        groups.begin(run, batch)
+        self._store.expects_state = batch > 0
         return groups, placement, run
 
 

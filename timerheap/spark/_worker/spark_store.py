@@ -65,7 +65,7 @@ class SparkStore:
         self._manifests: dict[int, bytes] = {}  # that have been answered, by label; empty where there is none
         self._label: int | None = None  # of the selected group
         self._asking: int | None = None  # the label in the call that is made now
-        self.expects: Callable[[int], bool] = lambda label: False  # whether a label most likely has state
+        self.expects_state = False  # whether labels have state, as after the first micro-batch of a query
         client._receive_proto_message = self._answer
         self._handle = handle
         self._chunks = handle.getMapState(*CHUNKS)
@@ -114,12 +114,12 @@ class SparkStore:
 
         `read_manifest` then waits for the first of them only, rather than for each behind all that has been
         written before. Until a manifest is written, reading it again costs no call. Spark logs a warning
-        where a key is not there, so of a label that is not expected to have state it is asked first whether
-        it has.
+        where a key is not there, so it is asked first for labels with state, unless all are expected to have
+        some.
         """
         labels = list(labels)
-        if unsure := [label for label in labels if not self.expects(label)]:
-            for label in unsure:
+        if not self.expects_state:
+            for label in labels:
                 self._ask(label, self._chunks.exists)
             self.settle()
         for label in labels:

@@ -26,15 +26,19 @@ def _if_known(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
 
 
 _UTC = _if_known(types.to_arrow_schema, timezone="UTC")  # before 4.2 timestamps are in UTC without it
-LARGE_RESULTS = tuple(map(int, __version__.split(".")[:2])) >= (4, 3)
-"""Whether Spark expects large types of ``applyInArrow`` where its input has them."""
-
+_LARGE_RESULTS = tuple(map(int, __version__.split(".")[:2])) >= (4, 3)
 _TUPLES = _if_known(ArrowTableToRowsConversion.convert, return_as_tuples=True)  # 4.0: Rows, also tuples
 
 
 def to_arrow_schema(schema: StructType, *, large: bool = False) -> pa.Schema:
     """Return the Arrow schema of a type, with timestamps in UTC, and text and bytes of large types or not."""
     return types.to_arrow_schema(schema, **_UTC, prefers_large_types=large)
+
+
+def in_types_of_spark(results: pa.Table, type_: StructType, packed: pa.Table) -> pa.Table:
+    """Return results in the Arrow types that Spark expects of ``applyInArrow`` with the input `packed`."""
+    large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
+    return results.cast(to_arrow_schema(type_, large=large and _LARGE_RESULTS))
 
 
 def to_arrow_type(type_: DataType) -> pa.DataType:

@@ -387,6 +387,17 @@ def _fitted(query: Query, batch: pa.RecordBatch) -> KeyedRows:
     return KeyedRows(rows, key_hashes(batch, query.key[0]), timestamps)
 
 
+def pairs_of(packed: pa.Table) -> Iterator[tuple[int, bytes]]:
+    """Return the sequences and blobs of a partition of a batch DataFrame."""
+    return zip(*(packed.column(name).to_pylist() for name in ("sequence", "blob")), strict=True)
+
+
+def unpacked_rows(query: Query, packed: pa.Table) -> KeyedRows | None:
+    """Return the rows of a partition of a batch DataFrame, None if it has none."""
+    parts, _ = unpack(query, pairs_of(packed))
+    return KeyedRows.concatenated([part.rows for part in parts]) if parts else None
+
+
 def by_key_group(parts: list[Part]) -> dict[int, KeyedRows]:
     """Return the rows of each key group that has some."""
     found: dict[int, list[KeyedRows]] = {}

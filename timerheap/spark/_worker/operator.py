@@ -19,9 +19,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
-from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._compat import LARGE_RESULTS, to_arrow_schema
-from timerheap.spark._exchange.frames import AT, broadcast_rows, unpack
+from timerheap.spark._compat import in_types_of_spark
+from timerheap.spark._exchange.frames import AT, broadcast_rows, pairs_of, unpack, unpacked_rows
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import ProcessorWork, Query, WindowWork
@@ -189,7 +188,7 @@ class BatchOperator:
         query = self._query
         rows, broadcast = unpacked_rows(query, packed), None
         if query.broadcast is not None:
-            broadcast = broadcast_rows(query.broadcast, _pairs(packed))
+            broadcast = broadcast_rows(query.broadcast, pairs_of(packed))
         runner = runner_of(query, Placement.running(query.max_parallelism))
         output = ResultBuffer(*query.outputs)
         runner.open()
@@ -198,19 +197,3 @@ class BatchOperator:
         if runner.rows_ahead.first is not None:
             self._mail.warn([runner.rows_ahead.first], "rows ahead")
         return in_types_of_spark(output.table(), self._result_type, packed)
-
-
-def unpacked_rows(query: Query, packed: pa.Table) -> KeyedRows | None:
-    """Return the rows of a partition of a batch DataFrame, None if it has none."""
-    parts, _ = unpack(query, _pairs(packed))
-    return KeyedRows.concatenated([part.rows for part in parts]) if parts else None
-
-
-def _pairs(packed: pa.Table) -> Iterator[tuple[int, bytes]]:
-    return zip(*(packed.column(name).to_pylist() for name in ("sequence", "blob")), strict=True)
-
-
-def in_types_of_spark(results: pa.Table, result_type: StructType, packed: pa.Table) -> pa.Table:
-    """Return results in the Arrow types that Spark expects of a function whose input was `packed`."""
-    large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
-    return results.cast(to_arrow_schema(result_type, large=large and LARGE_RESULTS))

@@ -18,7 +18,8 @@ from pyspark.sql.types import StructType
 from timerheap._native._heap import RowSource
 from timerheap._states import EXPIRING
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._exchange.frames import AT, Part, by_key_group, unpack
+from timerheap.spark._compat import in_types_of_spark
+from timerheap.spark._exchange.frames import AT, Part, by_key_group, unpack, unpacked_rows
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.columns import python_values
@@ -29,7 +30,6 @@ from timerheap.spark._group.watermark import WatermarkState, decode_clock, late_
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query
 from timerheap.spark._worker.driver_mail import reported
 from timerheap.spark._worker.live_groups import LiveGroups
-from timerheap.spark._worker.operator import in_types_of_spark, unpacked_rows
 from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_frames
 from timerheap.spark._worker.partition import Partition
 from timerheap.spark._worker.processor_records import FrameRecords, Records, RowRecords

@@ -1,12 +1,12 @@
 """What a user waits for: small micro-batches, micro-batches after a pause, the time from a row to its result.
 
-Run as ``python bench/latency.py [--rates N ...] [--seconds N] [--partitions N] [--json FILE]``.
+Run as ``python bench/latency.py [--rows N ...] [--rates N ...] [--seconds N] [--json FILE]``.
 
-Small and idle are those of small_batches.py. Then rows arrive steadily from a process that sends them through
-a socket, and each query runs its micro-batches as fast as it can. All queries do the same job: they count the
-rows of each key, and return for each key of a micro-batch the count and its newest row; timerheap does so for
-each row. Every tenth row sets a timer of processing time a second ahead, which returns its due time;
-groupBy().count() has none.
+Small micro-batches, and those after a pause, are those of small_batches.py. Then rows arrive steadily from a
+process that sends them through a socket, and each query runs its micro-batches as fast as it can. All queries
+do the same job: they count the rows of each key, and return for each key of a micro-batch the count and its
+newest row; timerheap does so for each row. Every tenth row sets a timer of processing time a second ahead,
+which returns its due time; groupBy().count() has none.
 
 A row arrives when it was due to be sent, so a sender that is late cannot make a query look fast. Its result
 is there when ``foreachBatch`` has the results of its micro-batch on the driver.
@@ -157,10 +157,6 @@ VARIANTS: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
 }
 
 
-SMALL = ("groupBy", "mapInArrow", "columns", "rows")
-"""The variants of small_batches.py."""
-
-
 # ---- Measuring
 
 
@@ -271,6 +267,13 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, nargs="*", default=[200, 10_000], help="rows a small micro-batch")
     parser.add_argument("--batches", type=int, default=30, help="small micro-batches of each query")
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        choices=small_batches.VARIANTS,
+        default=["groupBy", "mapInArrow", "columns", "rows"],
+        help="queries of the small micro-batches",
+    )
     parser.add_argument("--partitions", type=int, default=4, help="shuffle partitions")
     parser.add_argument("--json", type=Path, help="where the figures go")
     arguments = parser.parse_args()
@@ -287,7 +290,7 @@ def main() -> None:
             spark.conf.set("spark.sql.shuffle.partitions", arguments.partitions)
             for rows in arguments.rows:
                 result["rows"][str(rows)] = small_batches.measure(
-                    spark, rows, arguments.batches, scratch / str(rows), SMALL
+                    spark, rows, arguments.batches, scratch / str(rows), arguments.variants
                 )
             if result["rows"]:
                 print(small_batches.table(result), flush=True)
@@ -299,7 +302,8 @@ def main() -> None:
                     work = scratch / f"{name}-{rate}"
                     of_rate[name] = arrivals(spark, name, rate, arguments.seconds, work)
                     print(f"{rate:,} rows a second, {name}: {of_rate[name]}", file=sys.stderr, flush=True)
-    print(table(result))
+    if result["arrivals"]:
+        print(table(result))
     write_json(arguments.json, result)
 
 

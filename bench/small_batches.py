@@ -3,19 +3,15 @@
 Three queries show what Spark itself takes for an operator in Python: "mapInArrow" returns its rows, "no-op"
 is transformWithState with a counter for each partition, "packed no-op" has timerheap's pack stage before it.
 
-Run as ``python bench/small_batches.py [--rows N ...] [--batches N] [--partitions N] [--json FILE]``.
-
-The queries run in one session over directories of their own. Each micro-batch of each query is one new file,
-and the queries take turns, batch by batch, so what disturbs the machine disturbs all of them. In the end some
-micro-batches follow on the end of all Python workers, which Spark ends when they have been idle for a minute.
+latency.py runs them, in one session over directories of their own. Each micro-batch of each query is one new
+file, and the queries take turns, batch by batch, so what disturbs the machine disturbs all of them. In the
+end some micro-batches follow on the end of all Python workers, which Spark ends when they have been idle for
+a minute.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +19,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from figures import write_json
-from flights import spark_session
 from processes import kill, python_workers
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -102,7 +96,7 @@ def _write(directory: Path, batch: int, rows: int) -> None:
 
 
 def measure(
-    spark: SparkSession, rows: int, batches: int, scratch: Path, names: Sequence[str] = tuple(VARIANTS)
+    spark: SparkSession, rows: int, batches: int, scratch: Path, names: Sequence[str]
 ) -> dict[str, Any]:
     """Run variants in turn, micro-batch by micro-batch; return their figures."""
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
@@ -161,30 +155,3 @@ def table(result: dict[str, Any]) -> str:
             line = f"{name:16}{batch:10,.0f}{groupby:11.2f}{jvm:12,.0f}{python:15,.0f}"
             lines.append(f"{line}{after:9,.0f}{idle:8.2f}")
     return "\n".join(lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, nargs="+", default=[200, 10_000], help="rows a micro-batch")
-    parser.add_argument("--batches", type=int, default=50, help="measured micro-batches of each query")
-    parser.add_argument("--partitions", type=int, default=4, help="shuffle partitions")
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    arguments = parser.parse_args()
-    result: dict[str, Any] = {
-        "partitions": arguments.partitions,
-        "batches": arguments.batches,
-        "cores": os.cpu_count(),
-        "rows": {},
-    }
-    with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as directory:
-        scratch = Path(directory)
-        with spark_session(scratch / "spark.log") as spark:
-            spark.conf.set("spark.sql.shuffle.partitions", arguments.partitions)
-            for rows in arguments.rows:
-                result["rows"][str(rows)] = measure(spark, rows, arguments.batches, scratch / str(rows))
-    print(table(result))
-    write_json(arguments.json, result)
-
-
-if __name__ == "__main__":
-    main()

@@ -21,6 +21,7 @@ STORE = "spark.sql.streaming.stateStore.providerClass"
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 DAEMON = "spark.python.daemon.module"
+ONE_DAEMON = "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"
 
 
 @pytest.fixture
@@ -33,16 +34,17 @@ def before_any_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_what_has_been_chosen_is_left_out(before_any_session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(timerheap.spark.settings()) == [STORE, CHANGELOG, BYTES, DAEMON]
+    assert list(timerheap.spark.settings()) == [STORE, CHANGELOG, BYTES, DAEMON, ONE_DAEMON]
     defaults = before_any_session / "spark-defaults.conf"
     defaults.write_text(f"# {STORE} is left\n\n  {CHANGELOG}\tfalse\n{BYTES}: 64m\nspark.master=local\n")
-    assert list(timerheap.spark.settings()) == [STORE, DAEMON]
+    assert list(timerheap.spark.settings()) == [STORE, DAEMON, ONE_DAEMON]
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f'--name "two words" --conf "{DAEMON}=a b" pyspark-shell')
-    assert list(timerheap.spark.settings()) == [STORE]
+    assert list(timerheap.spark.settings()) == [STORE, ONE_DAEMON]
     other = before_any_session / "other.conf"
     other.write_text(f"{STORE} none\n")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {other} pyspark-shell")
-    assert list(timerheap.spark.settings()) == [CHANGELOG, BYTES, DAEMON]  # instead of the defaults
+    # Instead of the defaults.
+    assert list(timerheap.spark.settings()) == [CHANGELOG, BYTES, DAEMON, ONE_DAEMON]
 
 
 SUBMITTED = """

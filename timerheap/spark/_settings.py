@@ -27,6 +27,7 @@ _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enab
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _DAEMON = "spark.python.daemon.module"
+_ONE_DAEMON = "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"
 _ENCRYPTION = "spark.io.encryption.enabled"
 _REUSE = "spark.python.worker.reuse"
 _TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
@@ -57,6 +58,9 @@ def settings() -> dict[str, str]:
         - ``spark.python.daemon.module``, `timerheap.spark.daemon`: Python workers start with their modules
           imported. Spark ends workers that have been idle for a minute, so without it each micro-batch after
           a pause imports them again. timerheap must be installed where Python workers run.
+        - ``spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK``, 1: Spark has a daemon and workers for each set of
+          environment variables, and sets this one for the stage that packs rows, but not for the operator.
+          With it both use the same. Tracebacks of Python functions leave out PySpark's own lines.
 
     See Also
     --------
@@ -65,7 +69,7 @@ def settings() -> dict[str, str]:
     Notes
     -----
     What is set on the builder later wins: ``builder.config(map=settings()).config(name, value)``. The last
-    setting belongs to the application, so it has no effect on a session that runs already, such as that of a
+    two belong to the application, so they have no effect on a session that runs already, such as that of a
     notebook; the others have. On Spark Connect they belong to the server.
 
     Reads ``spark-defaults.conf``. It does not start the JVM, unless ``spark-submit`` has.
@@ -81,6 +85,7 @@ def settings() -> dict[str, str]:
         _CHANGELOG: "true",
         _BYTES: str(_NO_BYTES),
         _DAEMON: "timerheap.spark.daemon",
+        _ONE_DAEMON: "1",
     }
     chosen = _chosen(ours)
     return {name: value for name, value in ours.items() if name not in chosen}

@@ -53,8 +53,8 @@ class ProcessTester:
     """Runs a process function without Spark: a test pushes rows and advances the watermark and the clock.
 
     The function runs on the code that runs it in `timerheap.spark.process`, `process_connected` and
-    `process_broadcast`, with all keys in one key group, and everything is checked as there: the types of
-    rows, states and results. What runs is a copy of the function, as on Spark, which pickles it to its
+    `process_broadcast`, with all keys in one key group, and the types of rows, states and results are checked
+    as there. What runs is a copy of the function, as on Spark, which pickles it to its
     workers.
 
     Parameters
@@ -82,7 +82,9 @@ class ProcessTester:
     late : {"drop", "emit"}, optional
         What becomes of rows behind the watermark, as in `timerheap.spark.process`; `late_rows` returns them.
     processing_time : bool
-        Whether there are processing-time timers; the clock then starts at 0.
+        Whether there is a clock, which then starts at 0. Without one the test is like a batch DataFrame:
+        there are no processing-time timers, and a time to live of processing time never ends. A stream
+        refuses a function with such a state unless it has `processing_time`, too.
     max_parallelism : int
         The number of key groups, which the function can ask for.
     drop_state : list of str

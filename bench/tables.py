@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from the figures of `make bench` and `make bench-latency`.
+"""Writes tables of docs/performance.md from the figures of `make bench`, `bench-latency` and `bench-nexmark`.
 
 Run as ``python bench/tables.py out``. A table is between ``<!-- NAME -->``, for out/NAME.json, and
 ``<!-- end -->``; those without a file stay as they are.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/performance.md"
-MARKED = re.compile(r"<!-- (session_\w+|latency) -->\n.*?<!-- end -->", re.DOTALL)
+MARKED = re.compile(r"<!-- (session_\w+|latency|nexmark) -->\n.*?<!-- end -->", re.DOTALL)
 NAMES = {
     "columns": "timerheap, vectorized (`BatchProcessFunction`)",
     "columns-arrival": "the same in order of arrival",
@@ -79,6 +79,27 @@ def latency(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+ENGINES = ("flink", "spark", "timerheap")
+
+
+def nexmark(figures: dict[str, Any]) -> str:
+    """Return the queries as a table; the ratio is timerheap's, or Spark's where a query is plain Spark."""
+    labels = ("Flink", "Spark", "timerheap")
+    heads = [f"{label}, {what}" for what in ("events/s", "CPU") for label in labels]
+    lines = [f"| | {' | '.join(heads)} | CPU beside Flink | rows |", "|---" * 9 + "|"]
+    for name, found in figures.items():
+        engines = [found.get(engine) for engine in ENGINES]
+        cells = [f"{one['rate']:,.0f}" if one else "" for one in engines]
+        cells += [f"{one['cpu']:.2f} us" if one else "" for one in engines]
+        ours = found.get("timerheap") or found["spark"]
+        ratio = f"{ours['cpu'] / found['flink']['cpu']:.2f}x" if "flink" in found else ""
+        lines.append(f"| {name} | {' | '.join(cells)} | {ratio} | {found['rows']} |")
+    return "\n".join(lines)
+
+
+WRITERS = {"latency": latency, "nexmark": nexmark}
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
 
@@ -86,7 +107,7 @@ def main() -> None:
         file = folder / f"{mark[1]}.json"
         if not file.exists():
             return mark[0]
-        write = latency if mark[1] == "latency" else table
+        write = WRITERS.get(mark[1], table)
         return f"<!-- {mark[1]} -->\n\n{write(json.loads(file.read_text()))}\n\n<!-- end -->"
 
     PAGE.write_text(MARKED.sub(written, PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -14,14 +14,19 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Cpu(NamedTuple):
-    """CPU seconds so far."""
+    """CPU seconds so far.
+
+    others: of the processes that the JVM has started and that have ended, as the one in Python with which
+        Spark starts a query, and the programs that Hadoop runs for files
+    """
 
     jvm: float
     python: float
+    others: float
 
     def since(self, before: Cpu) -> Cpu:
         """Return what has been used since `before`."""
-        return Cpu(self.jvm - before.jvm, self.python - before.python)
+        return Cpu(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class Memory(NamedTuple):
@@ -32,9 +37,11 @@ class Memory(NamedTuple):
 
 
 def cpu(jvm: int) -> Cpu:
-    """Return the CPU time of a JVM and of all Python processes below it, the dead included."""
-    processes = (Path(f"/proc/{process}") for process in below(jvm))
-    return Cpu(_seconds(Path(f"/proc/{jvm}"), reaped=False), sum(map(_seconds, processes)))
+    """Return the CPU time of a JVM, of the Python processes below it, dead workers too, and of others."""
+    own = Path(f"/proc/{jvm}")
+    alone = _seconds(own, reaped=False)
+    python = sum(_seconds(Path(f"/proc/{process}")) for process in below(jvm))
+    return Cpu(alone, python, _seconds(own) - alone)
 
 
 def compiling(jvm: int) -> float:

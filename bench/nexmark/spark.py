@@ -40,7 +40,7 @@ class Run(NamedTuple):
     """What a query has taken."""
 
     seconds: float  # of all its micro-batches, with planning and commit
-    cpu: float  # CPU seconds of the JVM and the Python workers, from its start to its end
+    cpu: float  # CPU seconds of the JVM and all that it has started, from the query's start to its end
     python: float  # the workers' part
 
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -29,9 +29,6 @@ from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.wrapped_runners import BroadcastRunner
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness
-
-if TYPE_CHECKING:
-    from timerheap.spark._worker.processor import ProcessorRunner
 
 Combine = Literal["sum", "min", "max"]
 
@@ -127,7 +124,18 @@ class TaskMetrics:
         return pa.array([{"numbers": numbers, "own": json.dumps(own)}], WITH_OWN)
 
 
-class Runner(Protocol):
+class TaskRunner(Protocol):
+    """Runs the work of a query in one task."""
+
+    @property
+    def fired_timers(self) -> int:
+        """The number of timers that have fired so far, or of windows."""
+
+    def close(self) -> None:
+        """End the task."""
+
+
+class Runner(TaskRunner, Protocol):
     """Runs the work of a query in one task, on one key group after the other.
 
     The operator calls `open`, then for each key group of each micro-batch `begin`, `process` and `advance` or
@@ -139,18 +147,11 @@ class Runner(Protocol):
     rows_ahead: RowsAhead
 
     @property
-    def fired_timers(self) -> int:
-        """The number of timers that have fired so far, or of windows."""
-
-    @property
     def metrics(self) -> Metrics | None:
         """The metrics of the function, None if it has none."""
 
     def open(self) -> None:
         """Prepare for the first key group."""
-
-    def close(self) -> None:
-        """End the task."""
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
         """Begin a key group, at its watermark.
@@ -267,7 +268,7 @@ class Partition:
         self,
         query: Query,
         placement: Placement,
-        runner: Runner | ProcessorRunner,
+        runner: TaskRunner,
         store: SparkStore,
         groups: LiveGroups,
     ) -> None:

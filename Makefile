@@ -129,7 +129,8 @@ bench-state: $(venv)/bench/.installed ## What a micro-batch costs with 1e5, 1e6 
 
 bench-small: $(venv)/bench/.installed ## Micro-batches of 200 and of 10,000 rows beside Spark's own groupBy().count()
 	mkdir -p out
-	$(measured) bench/latency.py --rates --batches 50 --json out/small_batches.json $(ARGS)
+	$(measured) bench/latency.py --rates --batches 50 --variants mapInArrow no-op "packed no-op" columns \
+	  columns-arrival rows --json out/small_batches.json $(ARGS)
 
 bench-latency: $(venv)/bench/.installed ## Small and idle micro-batches, and from a row's arrival to its result, beside Spark
 	mkdir -p out

@@ -54,21 +54,30 @@ ARRIVALS = {
 
 def latency(figures: dict[str, Any]) -> str:
     """Return the small micro-batches, and the rows that arrive steadily, as a table each."""
-    sizes, rates = figures["rows"], figures["arrivals"]
+    parts = (small, figures["rows"]), (arrivals, figures["arrivals"])
+    return "\n\n".join(write(part) for write, part in parts if part)
+
+
+def small(sizes: dict[str, Any]) -> str:
+    """Return the small micro-batches as a table."""
     heads = [f"{int(rows):,} rows | beside `groupBy()` | after a pause" for rows in sizes]
-    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + 3 * len(heads)) + "|"] if sizes else []
-    for name, label in SMALL.items() if sizes else ():
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + 3 * len(heads)) + "|"]
+    for name, label in SMALL.items():
         cells = [label]
         for variants in sizes.values():
             found, base = variants[name], variants["groupBy"]["seconds"]
             took, ratio, idle = found["seconds"], found["seconds"] / base, found["idle"]
             cells += [f"{took * 1000:,.0f} ms", f"{ratio:.2f}x", f"{idle * 1000:,.0f} ms"]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += [""] * bool(sizes)
-    lines.append(
+    return "\n".join(lines)
+
+
+def arrivals(rates: dict[str, Any]) -> str:
+    """Return the rows that arrive steadily as a table."""
+    heads = (
         "| rows a second | | row to result, p50 | p99 | timer to result, p50 | p99 | cores, JVM | Python |"
     )
-    lines.append("|---" * 8 + "|")
+    lines = [heads, "|---" * 8 + "|"]
     for rate, variants in rates.items():
         for name, label in ARRIVALS.items():
             found = variants[name]

@@ -38,10 +38,8 @@ class Memory(NamedTuple):
 
 def cpu(jvm: int) -> Cpu:
     """Return the CPU time of a JVM, of the Python processes below it, dead workers too, and of others."""
-    own = Path(f"/proc/{jvm}")
-    alone = _seconds(own, reaped=False)
-    python = sum(_seconds(Path(f"/proc/{process}")) for process in below(jvm))
-    return Cpu(alone, python, _seconds(own) - alone)
+    own, others = _seconds(Path(f"/proc/{jvm}"))
+    return Cpu(own, sum(sum(_seconds(Path(f"/proc/{process}"))) for process in below(jvm)), others)
 
 
 def compiling(jvm: int) -> float:
@@ -50,7 +48,7 @@ def compiling(jvm: int) -> float:
     The JVM must keep their threads: ``-XX:-UseDynamicNumberOfCompilerThreads``.
     """
     threads = Path(f"/proc/{jvm}/task").iterdir()
-    return sum(_seconds(thread, reaped=False) for thread in threads if _is_compiler(thread))
+    return sum(_seconds(thread)[0] for thread in threads if _is_compiler(thread))
 
 
 def _is_compiler(thread: Path) -> bool:
@@ -65,13 +63,14 @@ def memory(jvm: int) -> Memory:
     return Memory(_proportional(jvm), sum(_proportional(process) for process in below(jvm)))
 
 
-def _seconds(process: Path, reaped: bool = True) -> float:
+def _seconds(process: Path) -> tuple[float, float]:
+    """Return the CPU seconds of a process, and those of its children that have ended."""
     try:
         stat = (process / "stat").read_text()
     except OSError:  # it has ended
-        return 0.0
+        return 0.0, 0.0
     user, system, children_user, children_system = map(int, stat.rpartition(")")[2].split()[11:15])
-    return (user + system + (children_user + children_system) * reaped) / _TICK
+    return (user + system) / _TICK, (children_user + children_system) / _TICK
 
 
 def _proportional(process: int) -> int:

@@ -54,8 +54,7 @@ class ProcessTester:
 
     The function runs on the code that runs it in `timerheap.spark.process`, `process_connected` and
     `process_broadcast`, with all keys in one key group, and the types of rows, states and results are checked
-    as there. What runs is a copy of the function, as on Spark, which pickles it to its
-    workers.
+    as there. What runs is a copy of the function, as on Spark, which pickles it to its workers.
 
     Parameters
     ----------

@@ -114,8 +114,7 @@ class SparkStore:
 
         `read_manifest` then waits for the first of them only, rather than for each behind all that has been
         written before. Until a manifest is written, reading it again costs no call. Spark logs a warning
-        where a key is not there, so it is asked first for labels with state, unless all are expected to have
-        some.
+        where a key is not there, so it is asked first which labels have state, unless all are expected to.
         """
         labels = list(labels)
         if not self.expects_state:

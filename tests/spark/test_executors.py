@@ -67,6 +67,7 @@ def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
         "spark.driver.host": "127.0.0.1",
         "spark.cores.max": 2,
         "spark.executor.memory": "512m",
+        "spark.locality.wait": 0,  # a fast task would let the others wait for its executor
         "spark.scheduler.minRegisteredResourcesRatio": 1,  # wait for both
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
         "spark.ui.enabled": "false",

@@ -134,6 +134,40 @@ def test_a_stream_has_the_results_of_flink(
     assert of_stream(spark, folders, name, tmp_path) == QUERIES[name]["rows"]
 
 
+SIDE = (
+    "SELECT k, COUNT(*) AS n, SUM(v) FILTER (WHERE v > 2) AS s, window_start, window_end FROM "
+    "TABLE(HOP(TABLE {}, DESCRIPTOR(ts), INTERVAL '2' MINUTES, INTERVAL '6' MINUTES)) {} "
+    "GROUP BY k, window_start, window_end"
+)
+SIDES = (  # some rows are in both, some in one of them, some in none
+    f"({SIDE.format('l', 'WHERE v > 1')} HAVING COUNT(*) > 1) L {{}} ({SIDE.format('{}', 'WHERE v < 4')}) R "
+    "ON L.k = R.k AND L.window_start = R.window_start AND L.window_end = R.window_end"
+)
+
+
+def test_two_sides_of_one_table_are_computed_by_one_operator(
+    spark: SparkSession, folders: dict[str, Path], views: None, tmp_path: Path
+) -> None:
+    """They have the rows that two tables with the same contents have, in each kind of a join."""
+    df = spark.read.parquet(str(folders["l"])).where("id < 98")
+    df.createOrReplaceTempView("l")
+    df.createOrReplaceTempView("r")
+    both = "L.k AS k1, R.k AS k2, L.n AS n1, L.s AS s1, R.n AS n2, R.s AS s2, L.window_end AS e1"
+    found = {}
+    for how in ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"):
+        together, apart = (
+            timerheap.spark.sql(spark, f"SELECT {both} FROM {SIDES.format(how, table)}") for table in "lr"
+        )
+        found[how] = answers(streams.rows(together))
+        assert found[how] == answers(streams.rows(apart))
+    assert len({len(rows) for rows in found.values()}) == 4
+    streams.read_stream(spark, folders["l"]).createOrReplaceTempView("l")
+    query = timerheap.spark.sql(spark, f"SELECT {both} FROM {SIDES.format('FULL JOIN', 'l')}", "2 minutes")
+    progress = streams.run(query, tmp_path)
+    assert [len(progress[0].sources), len(progress[0].stateOperators)] == [1, 1]
+    assert answers(streams.sink(spark, tmp_path)) == found["FULL JOIN"]
+
+
 def test_frames_continue_after_a_restart(
     spark: SparkSession, folders: dict[str, Path], views: None, tmp_path: Path
 ) -> None:

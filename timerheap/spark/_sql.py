@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 _HIDDEN = "__timerheap_"  # begins the names of columns that are not the user's, as those of `WINDOW`
 _ORDER, _ARRIVED, _NO_KEY = f"{_HIDDEN}order", f"{_HIDDEN}arrived", f"{_HIDDEN}no_key"
+_SIDE, _OF_SIDES = "number of the side", (" of the left side", " of the right side")
 _MARKS = (SEEN, KEPT, CHANNEL, AHEAD)
 
 _WINDOWS: dict[str, Callable[..., Windows]] = {
@@ -281,20 +282,8 @@ class _Planner:
         result = grouped.agg(*(calls or [F.count("*")]))  # agg() requires one
         result = result.withColumnsRenamed({there: name for name, there in by.items()})
         if not windows:
-            named = zip(WINDOW, WINDOW_COLUMNS, strict=True)
-            result = result.withColumns({there: quoted(name) for there, name in named})
-        places = dict(zip(WINDOW_COLUMNS, WINDOW, strict=True))
-        result = result.withColumns(
-            {name: quoted(places[which]) for name, which in node.source.bounds.items()}
-        )
-        if node.having is not None:
-            result = result.where(F.expr(node.having))
-        times = {name for name, which in node.bounds.items() if which == WINDOW_COLUMNS[-1]}
-        columns = [
-            column.alias(name, metadata={WINDOW_TIME: True}) if name in times else column
-            for column, (_, name) in zip(_columns(result, node.columns), node.columns, strict=True)
-        ]
-        return replace(found, df=result.select(*columns, *map(quoted, WINDOW)))
+            result = _with_windows(result)
+        return replace(found, df=_select_list(result, node))
 
     def _ranked(self, node: Ranked) -> _Relation:
         from timerheap.spark._plan.flink_sql import Table
@@ -333,6 +322,18 @@ class _Planner:
         )
 
     def _joined(self, node: Joined) -> _Relation:
+        found = self._aggregated_sides(node) or self._rows_of_sides(node)
+        both, keys = found.df, [f"{KEY}{at}" for at in range(len(node.keys))]
+        fields = [both.schema[name] for name in WINDOW]
+        for name, one in zip(GROUPED, SIDES, strict=True):
+            fields.append(StructField(name, ArrayType(both.schema[one].dataType)))
+        work = GroupedSides(keys, node.how)
+        names = [*WINDOW, *SIDES]
+        grouped = self._processed(work, both, keys, names, fields, found.clocks, ended=found.ended)
+        return replace(grouped, df=_pairs(grouped.df, node))
+
+    def _rows_of_sides(self, node: Joined) -> _Relation:
+        """Return the rows of both sides of a join, each computed by itself."""
         sides = [self.relation(node.left), self.relation(node.right)]
         clocks = tuple({(clock.table, clock.time): clock for side in sides for clock in side.clocks}.values())
         ended = len(clocks) == 1 and all(side.ended for side in sides)
@@ -363,13 +364,67 @@ class _Planner:
                     input_ = [F.lit(number).cast("tinyint").alias(INPUT)] if len(clocks) == 2 else []
                     rows.append(clock.rows.select(*marks, *input_, F.lit(False).alias(KEPT)))
         both = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
-        both = with_columns(both, _filled(both))
-        fields = [both.schema[name] for name in WINDOW]
-        for name, one in zip(GROUPED, SIDES, strict=True):
-            fields.append(StructField(name, ArrayType(both.schema[one].dataType)))
-        work = GroupedSides(keys, node.how)
-        grouped = self._processed(work, both, keys, [*WINDOW, *SIDES], fields, clocks, ended=ended)
-        return replace(grouped, df=_pairs(grouped.df, node))
+        return _Relation(with_columns(both, _filled(both)), clocks, ended)
+
+    def _aggregated_sides(self, node: Joined) -> _Relation | None:
+        """Return the rows of both sides of a join if they are aggregates of the same windows, else None.
+
+        One operator computes both, so Spark reads the table once. A row is in groups of the sides whose WHERE
+        it meets.
+        """
+        from timerheap.spark._plan.flink_sql import Aggregated, Windowing
+
+        sides = [one for one in (node.left, node.right) if isinstance(one, Aggregated) and not one.sets[1:]]
+        table = sides[0].source if sides else None
+        if len(sides) < 2 or not isinstance(table, Windowing) or sides[1].source != table:
+            return None
+        source, clock = self._source(table, table.function, table.lengths)
+        if source.time is None:
+            return None
+        left, right = (F.expr(side.where or "true") for side in sides)
+        both, neither = F.array(F.lit(0), F.lit(1)), F.array(F.lit(None).cast("int"))
+        numbers = F.when(left & right, both).when(left, F.array(F.lit(0))).when(right, F.array(F.lit(1)))
+        df = source.df.withColumn(_SIDE, F.explode(numbers.otherwise(neither)))
+        kept = quoted(_SIDE).isNotNull()
+        if df.isStreaming:
+            source = replace(source, where=kept)
+        else:
+            df = df.where(kept)
+        names = [
+            {name: name + end for name in (*side.keys, *side.calls)}
+            for side, end in zip(sides, _OF_SIDES, strict=True)
+        ]
+        columns, calls = {}, []
+        for number, (side, there) in enumerate(zip(sides, names, strict=True)):
+            mine = f"`{_SIDE}` = {number}"
+            for name in side.keys:
+                named_column(df, "GROUP BY", name)
+                columns[there[name]] = F.when(F.expr(mine), quoted(name))
+            for name, call in side.calls.items():
+                condition = mine if call.condition is None else f"{mine} AND ({call.condition})"
+                calls.append(_aggregate(replace(call, condition=condition)).alias(there[name]))
+        df = with_columns(df, columns)
+        grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", [*columns, _SIDE]))
+        result = _with_windows(grouped.agg(*(calls or [F.count("*")]))).drop(*WINDOW_COLUMNS)
+        for number, (side, there) in enumerate(zip(sides, names, strict=True)):
+            others = [name for name in result.columns if name not in (*there.values(), *WINDOW)]
+            result = result.withColumnsRenamed({name: shown for shown, name in there.items()})
+            of_side = quoted(_SIDE) == number
+            result = _select_list(result, side, others, kept=~of_side)
+            made = {SIDES[number]: F.struct(*(quoted(name) for _, name in side.columns))}
+            made |= {
+                f"{KEY}{at}{_OF_SIDES[number]}": F.expr(texts[number]) for at, texts in enumerate(node.keys)
+            }
+            columns_ = [F.when(of_side, column).alias(name) for name, column in made.items()]
+            result = result.select(*columns_, *map(quoted, [*others, *WINDOW]))
+        keys = [
+            F.coalesce(*(quoted(f"{KEY}{at}{end}") for end in _OF_SIDES)).alias(f"{KEY}{at}")
+            for at in range(len(node.keys))
+        ]
+        found = _Relation(result, (clock,), ended=True)
+        return replace(
+            found, df=result.select(*keys, *map(quoted, [*SIDES, *WINDOW]), found.ends.alias(ENDS))
+        )
 
     def _table(self, node: Table | Over) -> tuple[DataFrame, _Clock]:
         """Return the rows of a table with their marks, and its watermark."""
@@ -444,6 +499,29 @@ _IN_EACH_BATCH: dict[str, Any] = {
     "each_batch": True,
 }
 """How the rows of windows that have ended are aggregated again: their windows are keys."""
+
+
+def _with_windows(result: DataFrame) -> DataFrame:
+    """Copy the columns of the windows to those of `WINDOW`."""
+    named = zip(WINDOW, WINDOW_COLUMNS, strict=True)
+    return result.withColumns({there: quoted(name) for there, name in named})
+
+
+def _select_list(
+    result: DataFrame, node: Aggregated, others: Sequence[str] = (), kept: Column | None = None
+) -> DataFrame:
+    """Return the columns of an aggregation's SELECT, and `others`, where HAVING or `kept` is true."""
+    places = dict(zip(WINDOW_COLUMNS, WINDOW, strict=True))
+    result = result.withColumns({name: quoted(places[which]) for name, which in node.source.bounds.items()})
+    if node.having is not None:
+        having = F.expr(node.having)
+        result = result.where(having if kept is None else kept | having)
+    times = {name for name, which in node.bounds.items() if which == WINDOW_COLUMNS[-1]}
+    columns = [
+        column.alias(name, metadata={WINDOW_TIME: True}) if name in times else column
+        for column, (_, name) in zip(_columns(result, node.columns), node.columns, strict=True)
+    ]
+    return result.select(*columns, *map(quoted, [*others, *WINDOW]))
 
 
 def _where(found: _Relation, condition: str | None) -> _Relation:

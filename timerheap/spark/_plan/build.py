@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.functions import BatchProcessFunction, Function
 from timerheap.spark._compat import analyzed_plan, with_columns
-from timerheap.spark._exchange.frames import AHEAD, AT, CHANNEL, HASH, PACKED, SEEN, Broadcaster, Packer
+from timerheap.spark._exchange.frames import AHEAD, AT, CHANNEL, HASH, KEPT, PACKED, SEEN, Broadcaster, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.key_group import KeyGroup
@@ -82,7 +82,10 @@ def marked(input: Input, *others: Input) -> DataFrame:
 def hashed(df: DataFrame, key: list[str]) -> DataFrame:
     """Return marked rows with the hash of their key if Spark has to compute it; counts rows too far ahead."""
     types = [named_column(df, "key", name) for name in key]
-    rows = df if hashed_when_packed(types) else df.withColumn(HASH, _key_hash(key))
+    rows = df
+    if not hashed_when_packed(types):
+        hash_ = _key_hash(key)
+        rows = df.withColumn(HASH, F.when(quoted(KEPT), hash_) if KEPT in df.columns else hash_)
     if AHEAD in rows.columns:
         rows = rows.observe(_AHEAD_METRIC, F.count_if(AHEAD).alias("rows"))
     return rows

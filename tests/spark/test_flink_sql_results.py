@@ -145,6 +145,15 @@ SIDES = (  # some rows are in both, some in one of them, some in none
 )
 
 
+NO_KEYS = (
+    "SELECT L.n, R.m, L.s FROM (SELECT COUNT(*) AS n, window_start AS s, window_end AS e FROM "
+    "TABLE(TUMBLE(TABLE l, DESCRIPTOR(ts), INTERVAL '5' MINUTES)) GROUP BY window_start, window_end) L JOIN "
+    "(SELECT MAX(v) AS m, window_start AS s, window_end AS e FROM "
+    "TABLE(TUMBLE(TABLE {}, DESCRIPTOR(ts), INTERVAL '5' MINUTES)) WHERE v > 1 "
+    "GROUP BY window_start, window_end) R ON L.s = R.s AND L.e = R.e"
+)
+
+
 def test_two_sides_of_one_table_are_computed_by_one_operator(
     spark: SparkSession, folders: dict[str, Path], views: None, tmp_path: Path
 ) -> None:
@@ -161,6 +170,8 @@ def test_two_sides_of_one_table_are_computed_by_one_operator(
         found[how] = answers(streams.rows(together))
         assert found[how] == answers(streams.rows(apart))
     assert len({len(rows) for rows in found.values()}) == 4
+    together, apart = (timerheap.spark.sql(spark, NO_KEYS.format(table)) for table in "lr")
+    assert answers(streams.rows(together)) == answers(streams.rows(apart)) != []
     streams.read_stream(spark, folders["l"]).createOrReplaceTempView("l")
     query = timerheap.spark.sql(spark, f"SELECT {both} FROM {SIDES.format('FULL JOIN', 'l')}", "2 minutes")
     progress = streams.run(query, tmp_path)

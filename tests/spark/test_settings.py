@@ -22,6 +22,7 @@ CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabl
 BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 DAEMON = "spark.python.daemon.module"
 ONE_DAEMON = "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"
+SOCKETS = ["spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"]
 
 
 @pytest.fixture
@@ -34,17 +35,17 @@ def before_any_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_what_has_been_chosen_is_left_out(before_any_session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(timerheap.spark.settings()) == [STORE, CHANGELOG, BYTES, DAEMON, ONE_DAEMON]
+    assert list(timerheap.spark.settings()) == [STORE, CHANGELOG, BYTES, DAEMON, ONE_DAEMON, *SOCKETS]
     defaults = before_any_session / "spark-defaults.conf"
     defaults.write_text(f"# {STORE} is left\n\n  {CHANGELOG}\tfalse\n{BYTES}: 64m\nspark.master=local\n")
-    assert list(timerheap.spark.settings()) == [STORE, DAEMON, ONE_DAEMON]
+    assert list(timerheap.spark.settings()) == [STORE, DAEMON, ONE_DAEMON, *SOCKETS]
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f'--name "two words" --conf "{DAEMON}=a b" pyspark-shell')
-    assert list(timerheap.spark.settings()) == [STORE, ONE_DAEMON]
+    assert list(timerheap.spark.settings()) == [STORE, ONE_DAEMON, *SOCKETS]
     other = before_any_session / "other.conf"
     other.write_text(f"{STORE} none\n")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {other} pyspark-shell")
     # Instead of the defaults.
-    assert list(timerheap.spark.settings()) == [CHANGELOG, BYTES, DAEMON, ONE_DAEMON]
+    assert list(timerheap.spark.settings()) == [CHANGELOG, BYTES, DAEMON, ONE_DAEMON, *SOCKETS]
 
 
 SUBMITTED = """

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shlex
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -28,6 +29,8 @@ _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _DAEMON = "spark.python.daemon.module"
 _ONE_DAEMON = "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"
+_SOCKETS = "spark.python.unix.domain.socket.enabled"
+_SOCKET_FILES = "spark.python.unix.domain.socket.dir"
 _ENCRYPTION = "spark.io.encryption.enabled"
 _REUSE = "spark.python.worker.reuse"
 _TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
@@ -61,6 +64,11 @@ def settings() -> dict[str, str]:
         - ``spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK``, 1: Spark has a daemon and workers for each set of
           environment variables, and sets this one for the stage that packs rows, but not for the operator.
           With it both use the same. Tracebacks of Python functions leave out PySpark's own lines.
+        - ``spark.python.unix.domain.socket.enabled``, true: over TCP a small micro-batch often waits 40 ms
+          for each stage, until the worker's side has acknowledged the first part of what Spark sends. Not on
+          Windows.
+        - ``spark.python.unix.domain.socket.dir``, /tmp: the path of a socket is limited to about 100 bytes,
+          and the temporary directory of a container on YARN is longer.
 
     See Also
     --------
@@ -68,9 +76,9 @@ def settings() -> dict[str, str]:
 
     Notes
     -----
-    What is set on the builder later wins: ``builder.config(map=settings()).config(name, value)``. The last
-    two belong to the application, so they have no effect on a session that runs already, such as that of a
-    notebook; the others have. On Spark Connect they belong to the server.
+    What is set on the builder later wins: ``builder.config(map=settings()).config(name, value)``. Those
+    after the third belong to the application, so they have no effect on a session that runs already, such as
+    that of a notebook; the others have. On Spark Connect they belong to the server.
 
     Reads ``spark-defaults.conf``. It does not start the JVM, unless ``spark-submit`` has.
 
@@ -87,6 +95,8 @@ def settings() -> dict[str, str]:
         _DAEMON: "timerheap.spark.daemon",
         _ONE_DAEMON: "1",
     }
+    if hasattr(socket, "AF_UNIX"):
+        ours |= {_SOCKETS: "true", _SOCKET_FILES: "/tmp"}
     chosen = _chosen(ours)
     return {name: value for name, value in ours.items() if name not in chosen}
 

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     )
 
 _HIDDEN = "__timerheap_"  # begins the names of columns that are not the user's, as those of `WINDOW`
-_ORDER, _ARRIVED, _NO_KEY = f"{_HIDDEN}order", f"{_HIDDEN}arrived", f"{_HIDDEN}no_key"
+_ORDER, _NO_KEY = f"{_HIDDEN}order", f"{_HIDDEN}no_key"
 _SIDE, _OF_SIDES = "number of the side", (" of the left side", " of the right side")
 _MARKS = (SEEN, KEPT, CHANNEL, AHEAD)
 
@@ -303,8 +303,7 @@ class _Planner:
             by = [(one.text.strip("`").lower(), one.descending) for one in node.order]
             time = str(found.clocks[0].time).lower()
             keeps_last = node.limit == 1 and by == [(time, True)]  # a deduplication
-            added[_ARRIVED] = F.unix_micros(F.current_timestamp())  # the same for all of a micro-batch
-            arrival = [RankOrder(name, keeps_last, nulls_first=False) for name in (_ARRIVED, ARRIVAL)]
+            arrival = [RankOrder(name, keeps_last, nulls_first=False) for name in ARRIVAL]
         ranked = tuple(RankOrder(name, one.descending, one.nulls_first) for name, one in order.items())
         ranking = Ranking(node.function, node.name, ranked, tuple(arrival), node.limit)
         df = found.df.withColumns(added)
@@ -476,7 +475,7 @@ class _Planner:
         query = Query(
             work=work,
             key=by if KEY in by[0] else key_columns(df, "PARTITION BY", by),
-            rows=StructType([*rows, StructField(ARRIVAL, LongType(), False)] if local else rows),
+            rows=StructType(rows + [StructField(name, LongType(), False) for name in ARRIVAL if local]),
             result=StructType(result),
             event_time=time,
             watermarks=strategies,

@@ -198,7 +198,7 @@ OBSERVATION = -1
 """The position of event times, a table of `OBSERVED`."""
 
 AT = "at"
-"""Name of the column beside `PACKED` with the time of the micro-batch, or of a batch DataFrame, in epoch ms.
+"""Name of the column beside `PACKED` with the time of a batch DataFrame, in epoch ms.
 
 The driver fixes it, so that it is the same in all tasks and in all of their attempts.
 """

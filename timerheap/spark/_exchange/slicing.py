@@ -93,8 +93,8 @@ WINDOW = ["start of the window", "end of the window", "time of the window"]
 ENDS = "__timerheap_ends"
 """Name of the column with the watermark at which the window of a row ends, in epoch ms."""
 
-ARRIVAL = "__timerheap_arrival"
-"""Name of the column with the place of a row in its micro-batch, which `LocalFirstRows` adds."""
+ARRIVAL = "__timerheap_batch", "__timerheap_place"
+"""Names of the columns with a row's micro-batch and its place in that, which `LocalFirstRows` adds."""
 
 
 @dataclass(frozen=True)
@@ -189,15 +189,18 @@ class _Reducer:
         task = TaskContext.get()
         self._stage = stage
         self._count = (0 if task is None else task.partitionId()) << 40  # so that rows of tasks are apart
+        self._batch = int((task and task.getLocalProperty("streaming.sql.batchId")) or 0)
         self._rows: list[pa.RecordBatch] = []
         self._hashes: list[np.ndarray] = []
 
     def add(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:
         """Add rows, with the hashes of their keys."""
         rows = rows.drop_columns([HASH]) if HASH in rows.schema.names else rows
-        places = np.arange(self._count, self._count + len(rows))
+        arrival = np.full(len(rows), self._batch), np.arange(self._count, self._count + len(rows))
         self._count += len(rows)
-        self._rows.append(rows.append_column(ARRIVAL, pa.array(places)))
+        for name, column in zip(ARRIVAL, arrival, strict=True):
+            rows = rows.append_column(name, pa.array(column))
+        self._rows.append(rows)
         self._hashes.append(hashes)
 
     def drain(self) -> pa.RecordBatch:

@@ -395,8 +395,8 @@ class WatermarkState:
         input has rows and are then dropped.
 
         `observed` has the count and the largest timestamp of the rows of each channel. The time of the
-        micro-batch, epoch ms, is `now` in a query with a clock, else `at`. The time between two runs does not
-        count as time without rows.
+        micro-batch, epoch ms, is `now` in a query with a clock, else `at`, when a task of it ran. The time
+        between two runs does not count as time without rows.
         """
         at = at if now is None else now
         if run != self._run:

@@ -253,13 +253,15 @@ def build(
 def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | None = None) -> GroupedData:
     """Return the rows of a query, with their marks, in one blob for each task and partition, by partition.
 
-    Those of `broadcast` are in blobs for all partitions. Beside each blob is the time, in the column `AT`.
+    Those of `broadcast` are in blobs for all partitions. In a batch the column `AT` is beside each blob.
     """
     blobs = map_batches(hashed(df, query.key), Telling(_packer(query, SEEN in df.columns), letters), PACKED)
     if broadcast is not None:
         rules = Telling(Broadcaster(query.max_parallelism), letters)
         blobs = blobs.unionAll(map_batches(broadcast, rules, PACKED))
-    return blobs.withColumn(AT, F.unix_millis(F.current_timestamp())).groupBy("label")
+    if not df.isStreaming:  # there Spark would put the time into code, and compile that in each micro-batch
+        blobs = blobs.withColumn(AT, F.unix_millis(F.current_timestamp()))
+    return blobs.groupBy("label")
 
 
 def expect_initial_state(df: DataFrame, initial_state: object) -> None:

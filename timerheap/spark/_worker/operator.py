@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._compat import in_types_of_spark
-from timerheap.spark._exchange.frames import AT, broadcast_rows, pairs_of, unpack, unpacked_rows
+from timerheap.spark._exchange.frames import broadcast_rows, pairs_of, unpack, unpacked_rows
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import ProcessorWork, Query, WindowWork
@@ -117,13 +117,11 @@ class StreamingOperator(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Process what the pack stage has sent to a partition, under the label of its first key group."""
-        frames = list(rows)
-        packed = [pair for df in frames for pair in zip(df["sequence"], df["blob"], strict=True)]
+        packed = [pair for df in rows for pair in zip(df["sequence"], df["blob"], strict=True)]
         query, partition = self._query, self._begun(timerValues)
         parts, observed = unpack(query, packed)
-        at = next((int(df[AT].iloc[0]) for df in frames if len(df)), None)
         rules = None if query.broadcast is None else broadcast_rows(query.broadcast, packed)
-        return partition.run(key_group_of(key[0]), parts, observed, at, rules)
+        return partition.run(key_group_of(key[0]), parts, observed, rules)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Process a key group whose wake-up, a Spark timer, has fired."""

@@ -352,7 +352,6 @@ class FunctionPartition(Partition):
         clocked = query.time_mode == "ProcessingTime"
         self._now: int | None = timer_values.getCurrentProcessingTimeInMs() if clocked else None
         self._wall_clock = time.time_ns() // 1_000_000 if self._now is None else self._now
-        self._at = self._now
         self._shared: _Clock | None = None  # by all key groups
         self._done: set[int] = set()
 
@@ -361,14 +360,12 @@ class FunctionPartition(Partition):
         partition: int,
         parts: list[Part],
         observed: pa.Table,
-        at: int | None,
         broadcast: pa.Table | None = None,
     ) -> Iterator[pd.DataFrame]:
-        """Run the key groups of a partition in the micro-batch of the time `at`.
+        """Run the key groups of a partition.
 
         Many results are sent before the next group runs, so that Spark writes them meanwhile.
         """
-        self._at = at
         by_group = by_key_group(parts)
         key_groups = self._placement.key_groups(partition)
         self._store.ask_for_manifests(map(label_of, key_groups))
@@ -457,7 +454,7 @@ class FunctionPartition(Partition):
         """Return the clock of the selected group after this micro-batch."""
         state = self._clock_state(read_clock(manifest, self._store), manifest.clock_stale)
         state.follow(manifest.watermark)
-        state.observe(observed, self._now, self._run, self._at)
+        state.observe(observed, self._now, self._run, self._wall_clock)
         self._mail.warn(state.notices)
         return _Clock.of(state)
 

@@ -70,8 +70,10 @@ def figures(rounds: list[dict[str, Any]], events: int) -> dict[str, dict[str, fl
     found = {}
     for engine in rounds[0]:
         runs = [one[engine] for one in rounds]
-        rate = statistics.median(events / run.seconds for run in runs)
-        found[engine] = {"rate": rate, "cpu": statistics.median(run.cpu * 1e6 / events for run in runs)}
+        took = {"rate": statistics.median(events / run.seconds for run in runs)}
+        for name in ("cpu", "python"):
+            took[name] = statistics.median(getattr(run, name) * 1e6 / events for run in runs)
+        found[engine] = took
     return found
 
 
@@ -83,7 +85,8 @@ def line(name: str, found: dict[str, dict[str, float]], verdict: str) -> str:
     ratio = (
         f"{found['timerheap']['cpu'] / found['flink']['cpu']:8.2f}x" if found.get("flink") else f"{'-':>9}"
     )
-    return f"{name:4}{''.join(cells)}{ratio}  {verdict}"
+    python = f"{found['timerheap']['python']:9.2f}" if found["timerheap"] else f"{'-':>9}"
+    return f"{name:4}{''.join(cells)}{python}{ratio}  {verdict}"
 
 
 def main() -> None:
@@ -109,8 +112,8 @@ def main() -> None:
             bench = Bench(spark, flink, directory, scratch)
             if options.rounds:
                 bench.measure("q0")  # warms both up
-            print(f"{'':4}{'events per second':>33}{'CPU us per event':>33}{'CPU':>9}")
-            print(f"{'':4}{''.join(f'{engine:>11}' for engine in ENGINES) * 2}{'/ Flink':>9}")
+            print(f"{'':4}{'events per second':>33}{'CPU us per event':>33}{'of it':>9}{'CPU':>9}")
+            print(f"{'':4}{''.join(f'{engine:>11}' for engine in ENGINES) * 2}{'Python':>9}{'/ Flink':>9}")
             for name in options.queries:
                 try:
                     found = figures(

@@ -49,6 +49,7 @@ class Run(NamedTuple):
 
     seconds: float  # from its start to its end, as Flink says
     cpu: float  # CPU seconds of the Java process, from its submission
+    python: float = 0.0  # there is none
 
 
 class Flink:

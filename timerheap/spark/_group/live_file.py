@@ -293,7 +293,7 @@ class LiveFile:
         self._locked = False
 
     def leave_to_parent(self) -> None:
-        """Give up the file in a forked process, whose later writes do not reach the parent's blocks."""
+        """Close the file in a forked process, so that its later writes do not change the parent's blocks."""
         self.failure = OSError(errno.EBADF, "it belongs to the process that has forked this one", self.path)
         locked, self._fd, self._locked = self._fd, -1, False
         fd = -1

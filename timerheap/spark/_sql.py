@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _HIDDEN = "__timerheap_"  # begins the names of columns that are not the user's, as those of `WINDOW`
 _ORDER, _NO_KEY = f"{_HIDDEN}order", f"{_HIDDEN}no_key"
-_SIDE, _OF_SIDES = "number of the side", (" of the left side", " of the right side")
+_OF_SIDES = " of the left side", " of the right side"
 _MARKS = (SEEN, KEPT, CHANNEL, AHEAD)
 
 _WINDOWS: dict[str, Callable[..., Windows]] = {
@@ -272,7 +272,11 @@ class _Planner:
         df, by = found.df, {name: name for name in node.keys}
         if len(node.sets) > 1:
             by = {name: f"{name} of the grouping set" for name in node.keys}  # aggregates see the row's own
-            df = _expanded(df, by, node.sets)
+            sets = {
+                there: (name, [at for at, names in enumerate(node.sets) if name in names])
+                for name, there in by.items()
+            }
+            df = _expanded(df, F.array(*map(F.lit, range(len(node.sets)))), sets)
         windows: list[str] = []
         if source.each_batch:
             windows, df = WINDOW, df.withColumn(ENDS, F.lit(0).cast("bigint"))
@@ -368,8 +372,8 @@ class _Planner:
     def _aggregated_sides(self, node: Joined) -> _Relation | None:
         """Return the rows of both sides of a join if they are aggregates of the same windows, else None.
 
-        One operator computes both, so Spark reads the table once. A row is in groups of the sides whose WHERE
-        it meets.
+        One operator computes both, as it does with two grouping sets, so Spark reads the table once. A row is
+        in the sets of the sides whose WHERE it meets.
         """
         from timerheap.spark._plan.flink_sql import Aggregated, Windowing
 
@@ -383,32 +387,29 @@ class _Planner:
         left, right = (F.expr(side.where or "true") for side in sides)
         both, neither = F.array(F.lit(0), F.lit(1)), F.array(F.lit(None).cast("int"))
         numbers = F.when(left & right, both).when(left, F.array(F.lit(0))).when(right, F.array(F.lit(1)))
-        df = source.df.withColumn(_SIDE, F.explode(numbers.otherwise(neither)))
-        kept = quoted(_SIDE).isNotNull()
-        if df.isStreaming:
-            source = replace(source, where=kept)
-        else:
-            df = df.where(kept)
         names = [
             {name: name + end for name in (*side.keys, *side.calls)}
             for side, end in zip(sides, _OF_SIDES, strict=True)
         ]
-        columns, calls = {}, []
+        by: dict[str, tuple[str, list[int]]] = {}
+        calls = []
         for number, (side, there) in enumerate(zip(sides, names, strict=True)):
-            mine = f"`{_SIDE}` = {number}"
-            for name in side.keys:
-                named_column(df, "GROUP BY", name)
-                columns[there[name]] = F.when(F.expr(mine), quoted(name))
+            by |= {there[name]: (name, [number]) for name in side.keys}
             for name, call in side.calls.items():
-                condition = mine if call.condition is None else f"{mine} AND ({call.condition})"
+                condition = f"`{GROUPING_SET}` = {number} AND ({call.condition or 'true'})"
                 calls.append(_aggregate(replace(call, condition=condition)).alias(there[name]))
-        df = with_columns(df, columns)
-        grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", [*columns, _SIDE]))
+        df = _expanded(source.df, numbers.otherwise(neither), by)
+        kept = quoted(GROUPING_SET).isNotNull()
+        if df.isStreaming:
+            source = replace(source, where=kept)
+        else:
+            df = df.where(kept)
+        grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", [*by, GROUPING_SET]))
         result = _with_windows(grouped.agg(*(calls or [F.count("*")]))).drop(*WINDOW_COLUMNS)
         for number, (side, there) in enumerate(zip(sides, names, strict=True)):
             others = [name for name in result.columns if name not in (*there.values(), *WINDOW)]
             result = result.withColumnsRenamed({name: shown for shown, name in there.items()})
-            of_side = quoted(_SIDE) == number
+            of_side = quoted(GROUPING_SET) == number
             result = _select_list(result, side, others, kept=~of_side)
             made = {SIDES[number]: F.struct(*(quoted(name) for _, name in side.columns))}
             made |= {
@@ -502,8 +503,7 @@ _IN_EACH_BATCH: dict[str, Any] = {
 
 def _with_windows(result: DataFrame) -> DataFrame:
     """Copy the columns of the windows to those of `WINDOW`."""
-    named = zip(WINDOW, WINDOW_COLUMNS, strict=True)
-    return result.withColumns({there: quoted(name) for there, name in named})
+    return result.withColumns(dict(zip(WINDOW, map(quoted, WINDOW_COLUMNS), strict=True)))
 
 
 def _select_list(
@@ -671,14 +671,15 @@ def _time(
     return time, strategy
 
 
-def _expanded(df: DataFrame, keys: dict[str, str], sets: tuple[tuple[str, ...], ...]) -> DataFrame:
-    """Copy each row into every grouping set, with the set's number and null for keys outside the set."""
-    numbers = F.explode(F.array(*map(F.lit, range(len(sets)))))
-    df = df.withColumn(GROUPING_SET, numbers)
+def _expanded(df: DataFrame, numbers: Column, keys: Mapping[str, tuple[str, list[int]]]) -> DataFrame:
+    """Copy each row into the grouping sets of its `numbers`, an array, with the number of the set.
+
+    keys: for each new key column the column, and the sets that have it; in others the key is null
+    """
+    df = df.withColumn(GROUPING_SET, F.explode(numbers))
     columns = {}
-    for name, there in keys.items():
+    for there, (name, having) in keys.items():
         named_column(df, "GROUP BY", name)
-        having = [number for number, names in enumerate(sets) if name in names]
         columns[there] = F.when(quoted(GROUPING_SET).isin(having), quoted(name))
     return with_columns(df, columns)
 

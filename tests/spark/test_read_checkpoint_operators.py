@@ -156,7 +156,7 @@ def test_state_with_a_time_to_live_expires_after_a_restart_and_its_expiries_are_
             df, "plane", Remembers(), "plane string, last long", "at", watermark=monotonous, max_parallelism=2
         )
         progress = streams.run(result, tmp_path)
-        (metrics,) = {each.observedMetrics["timerheap"] for each in progress[-1:]}
+        metrics = progress[-1].observedMetrics["timerheap"].metrics
         state = read_checkpoint(spark, tmp_path / "checkpoint")
         own = records(state.timers())
         assert {(row["epoch_ms"], row["name"]) for row in own} == {(END, None)}

@@ -303,7 +303,7 @@ def test_windows_follow_by_the_event_time_column_and_metrics_are_in_the_progress
     progress = streams.run(counts, tmp_path)
     found = {(start.timestamp(), n) for start, n in streams.sink(spark, tmp_path)}
     assert found == {(0.0, 2), (10.0, 2)}
-    metrics = [batch.observedMetrics["timerheap"].asDict() for batch in progress]
+    metrics = [batch.observedMetrics["timerheap"].metrics for batch in progress]
     for name, total in {"fired_timers": 4, "late_rows": 1, "dropped_rows": 1, "out_of_order_rows": 0}.items():
         assert sum(values[name] or 0 for values in metrics) == total, name
     last = metrics[-1]

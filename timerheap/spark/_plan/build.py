@@ -236,7 +236,7 @@ def build(
             initial = starting_tables(initial_state, query, df.sparkSession, group, times_to_live, hashed)
         result = groups.transformWithStateInPandas(
             deferred(operator),
-            output_type(result_type, has_own=query.has_metrics),
+            output_type(result_type),
             "Append",
             query.time_mode,
             initial,

@@ -225,13 +225,7 @@ RESULTS = "__timerheap_results"
 """Name of the column of the operator's output with results: an array of structs in each row, or null."""
 
 METRICS = "__timerheap_metrics"
-"""Name of the column of the operator's output with the metrics of a task; null in all rows but one."""
-
-NUMBERS = pa.list_(pa.int64())
-"""Type of the metrics of a task."""
-
-WITH_OWN = pa.struct([("numbers", NUMBERS), ("own", pa.string())])
-"""Type of the metrics of a task with those of the query's function, a JSON object."""
+"""Name of the column of the output with the metrics of a task, as JSON; null in all rows but one."""
 
 _ROWS = 1 << 12  # results in an array, which Spark copies as a whole
 _AIM, _MOST_IN_FRAME = 1 << 20, 1 << 22  # bytes of an array

@@ -24,7 +24,7 @@ from timerheap.spark._group.watermark import WatermarkState, is_late
 from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.live_groups import LiveGroups
-from timerheap.spark._worker.output import NUMBERS, WITH_OWN, ResultBuffer, result_frames
+from timerheap.spark._worker.output import ResultBuffer, result_frames
 from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.wrapped_runners import BroadcastRunner
@@ -67,7 +67,6 @@ TASK_METRICS = (
     Metric("groups", "sum"),
     Metric("max_parallelism", "max"),
 )
-"""The metrics of a task, in the order in which `TaskMetrics.take` writes them."""
 
 _COMBINE: dict[Combine, Callable[[int, int], int]] = {"sum": int.__add__, "min": min, "max": max}
 _COMBINE_BY_NAME = {metric.name: _COMBINE[metric.combine] for metric in TASK_METRICS}
@@ -111,17 +110,18 @@ class TaskMetrics:
         self.add(**manifest.standing._asdict(), state_bytes=nbytes, largest_group_bytes=nbytes, groups=1)
 
     def take(self, metrics: Metrics | None = None) -> pa.Array:
-        """Return the values so far, shape (1,) of `NUMBERS`, and begin anew.
+        """Return the values so far, with those of the metrics of a function, and begin anew.
 
-        With the metrics of a function it is `WITH_OWN`.
+        The driver merges the JSON object (shape (1,)) by the names in it: "sum", "min", "max" and so on.
         """
         values, self._values = self._values, {}
-        numbers = [values.get(metric.name) for metric in TASK_METRICS]
-        if metrics is None:
-            return pa.array([numbers], NUMBERS)
-        distributions = {name: asdict(d) for name, d in metrics.take_distributions().items()}
-        own = {"counters": metrics.take_counters(), "distributions": distributions}
-        return pa.array([{"numbers": numbers, "own": json.dumps(own)}], WITH_OWN)
+        merged: dict[str, dict[str, Any]] = {combine: {} for combine in _COMBINE}
+        for metric in TASK_METRICS:
+            merged[metric.combine][metric.name] = values.get(metric.name)
+        if metrics is not None:
+            distributions = {name: asdict(each) for name, each in metrics.take_distributions().items()}
+            merged |= {"counters": metrics.take_counters(), "distributions": distributions}
+        return pa.array([json.dumps(merged)])
 
 
 class TaskRunner(Protocol):

@@ -30,7 +30,7 @@ from usage import cpu
 import timerheap.spark
 from timerheap import WatermarkStrategy
 
-_WARM_UP = 10  # micro-batches: workers start, the JVM compiles
+_WARM_UP = 40  # micro-batches: workers start, the JVM compiles what runs often
 _IDLE = 5  # micro-batches after the end of all Python workers
 
 

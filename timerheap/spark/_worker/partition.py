@@ -115,13 +115,13 @@ class TaskMetrics:
         The driver merges the JSON object (shape (1,)) by the names in it: "sum", "min", "max" and so on.
         """
         values, self._values = self._values, {}
-        merged: dict[str, dict[str, Any]] = {combine: {} for combine in _COMBINE}
+        objects: dict[str, dict[str, Any]] = {combine: {} for combine in _COMBINE}
         for metric in TASK_METRICS:
-            merged[metric.combine][metric.name] = values.get(metric.name)
+            objects[metric.combine][metric.name] = values.get(metric.name)
         if metrics is not None:
             distributions = {name: asdict(each) for name, each in metrics.take_distributions().items()}
-            merged |= {"counters": metrics.take_counters(), "distributions": distributions}
-        return pa.array([json.dumps(merged)])
+            objects |= {"counters": metrics.take_counters(), "distributions": distributions}
+        return pa.array([json.dumps(objects)])
 
 
 class TaskRunner(Protocol):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import pandas as pd
 import pyarrow as pa
@@ -112,9 +113,21 @@ DRAWS = """
 """
 
 
-def in_forks(work: str, cpus: int) -> list[str]:
+# A worker that has Spark's files invalidates what importers have cached.
+IMPORTS = """
+        import importlib, zipimport
+        read, zipimport._read_directory = zipimport._read_directory, None
+        importlib.invalidate_caches()
+        zipimport._read_directory = read
+        import zipped
+        print(zipped.__file__, flush=True)
+"""
+
+
+def in_forks(work: str, cpus: int, **environment: str) -> list[str]:
     """What a daemon with `cpus` for a task prints: its threads, and a line for each of two forks."""
-    program, environment = IN_FORKS.format(work=work.strip()), {**os.environ, "OMP_NUM_THREADS": str(cpus)}
+    program = IN_FORKS.format(work=work.strip())
+    environment = {**os.environ, "OMP_NUM_THREADS": str(cpus), **environment}
     return subprocess.check_output([sys.executable, "-c", program], env=environment, text=True).split("\n")
 
 
@@ -130,6 +143,14 @@ def test_each_worker_has_random_numbers_of_its_own() -> None:
     (numpy_1, own_1), (numpy_2, own_2) = (line.split() for line in drawn)
     assert numpy_1 != numpy_2
     assert own_1 != own_2
+
+
+def test_no_worker_reads_the_directory_of_an_archive_that_it_does_not_use(tmp_path: Path) -> None:
+    archive = tmp_path / "modules.zip"
+    with ZipFile(archive, "w") as opened:
+        opened.writestr("zipped.py", "")
+    _, *found, _ = in_forks(IMPORTS, 1, PYTHONPATH=str(archive))
+    assert found == 2 * [f"{archive}/zipped.py"]
 
 
 @pytest.mark.parametrize(("starts", "module"), [("", "timerheap.spark.daemon"), ("thread", "pyspark.daemon")])

@@ -16,12 +16,14 @@ import gc
 import os
 import sys
 from importlib import import_module
+from zipimport import zipimporter
 
 MODULES = (
     "numpy.random",
     "pandas",
     "pyarrow.compute",
     "pyarrow.pandas_compat",
+    "pyspark.daemon",
     "pyspark.sql.streaming.proto.StateMessage_pb2",
     "pyspark.worker",
     "timerheap.spark._worker.operator",
@@ -45,6 +47,11 @@ def prepare() -> None:
         os.environ[_JEMALLOC] = before
     # As if each worker had imported it: with a seed of its own. The module random does so itself.
     os.register_at_fork(after_in_child=sys.modules["numpy.random"].seed)
+    # Spark has a new worker invalidate all importers. That of each package in pyspark.zip would read the
+    # directory of the archive anew, 150 ms of CPU in all; a worker makes the few importers that it needs.
+    for path, importer in list(sys.path_importer_cache.items()):
+        if isinstance(importer, zipimporter):
+            del sys.path_importer_cache[path]
     gc.collect()
     gc.freeze()  # a worker that collects garbage would write to all shared memory
 

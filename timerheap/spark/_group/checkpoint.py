@@ -76,10 +76,6 @@ class Tiers:
         self._fan_in = 6 + id_[0] % 5  # 8 on average
         self._growth = 1.5 + id_[1] / 256  # 2 on average
 
-    def small(self, nbytes: int) -> bool:
-        """Return whether a chunk is of level 0."""
-        return nbytes < _SMALL
-
     def overgrown(self, stored: int, changed: int, live: int) -> bool:
         """Return whether to write a part anew, given the bytes of its run, of its changes and of itself."""
         return 0 < changed >= live or stored > self._growth * live + _SLACK
@@ -149,6 +145,7 @@ class Segment:
     nbytes: int
     rows: int
     digest: int  # their `joint_digest`, unsigned, 32 bits
+    data: bytes = field(default=b"", compare=False)  # the only chunk, if a merge will want it soon
 
 
 @dataclass(slots=True)
@@ -461,7 +458,6 @@ class Stored:
         self._tiers = Tiers(manifest.id)
         self._dropped: list[Run] = []
         self._checked: dict[int, pa.Schema] = {}  # the schemas that are known to be those of chunks 0
-        self._recent: dict[tuple[int, int], bytes] = {}  # small chunks that a merge will want soon
 
     @classmethod
     def load(
@@ -607,9 +603,11 @@ class Stored:
         self, store: ChunkStore, part: CheckpointedPart, run: Run, start: int
     ) -> Iterator[pa.RecordBatch]:
         first = 1 + sum(segment.count for segment in run.segments[:start])
-        for id_ in range(first, run.count + 1):
-            data = self._recent.get((run.kind, id_)) or _read(store, run.kind, id_, part.name)
-            yield widen(read_chunk(run.kind, data, part.schema))
+        for segment in run.segments[start:]:
+            for id_ in range(first, first + segment.count):
+                data = segment.data or _read(store, run.kind, id_, part.name)
+                yield widen(read_chunk(run.kind, data, part.schema))
+            first += segment.count
 
     def _push(
         self, store: ChunkStore, part: CheckpointedPart, run: Run, start: int, batch: pa.RecordBatch
@@ -617,26 +615,18 @@ class Stored:
         """Replace the segments from `start` on by one that holds `batch`."""
         kind, before = run.kind, run.count
         del run.segments[start:]
-        id_, nbytes, joint = run.count, 0, 0
-        first = id_ + 1
+        below, segment = run.count, Segment(0, 0, batch.num_rows, 0)
         for piece in pieces(batch, part.schema):
-            id_ += 1
             data = write_chunk(kind, piece)
-            store.write(kind, id_, data)
-            nbytes += len(data)
-            joint = joint_digest(data, joint)
-            self._keep(kind, id_, data)
-        for left in range(id_ + 1, before + 1):
+            segment.count += 1
+            store.write(kind, below + segment.count, data)
+            segment.nbytes += len(data)
+            segment.digest = joint_digest(data, segment.digest)
+            segment.data = data if segment.count == 1 and len(data) < _SMALL else b""
+        for left in range(below + segment.count + 1, before + 1):
             store.remove(kind, left)
-            self._recent.pop((kind, left), None)
-        if id_ >= first:
-            run.segments.append(Segment(id_ - first + 1, nbytes, batch.num_rows, joint))
-
-    def _keep(self, kind: int, id_: int, data: bytes) -> None:
-        if self._tiers.small(len(data)):
-            self._recent[kind, id_] = data
-        else:
-            self._recent.pop((kind, id_), None)
+        if segment.count:
+            run.segments.append(segment)
 
 
 def _read(store: ChunkReader, kind: int, id_: int, name: str) -> bytes:

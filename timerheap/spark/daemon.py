@@ -47,8 +47,9 @@ def prepare() -> None:
         os.environ[_JEMALLOC] = before
     # As if each worker had imported it: with a seed of its own. The module random does so itself.
     os.register_at_fork(after_in_child=sys.modules["numpy.random"].seed)
-    # Spark has a new worker invalidate all importers. That of each package in pyspark.zip would read the
-    # directory of the archive anew, 150 ms of CPU in all; a worker makes the few importers that it needs.
+    # Spark has a new worker invalidate all importers. Before CPython 3.13, that of each package in
+    # pyspark.zip reads the directory of the archive anew, 150 ms of CPU in all. A worker makes the few that
+    # it needs.
     for path, importer in list(sys.path_importer_cache.items()):
         if isinstance(importer, zipimporter):
             del sys.path_importer_cache[path]

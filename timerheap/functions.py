@@ -152,6 +152,15 @@ class KeyedProcessFunction(Function, ABC):
         def timer_name(self) -> str | None:
             """Return the name with which the timer was registered, or None."""
 
+        @abstractmethod
+        def input_has_ended(self) -> bool:
+            """Return whether no more rows of the key can follow, so that a timer need not register the next.
+
+            True after the last row of the key in a batch DataFrame, and in `ProcessTester.finish`; always
+            False on a stream, which has no end. A timer that registers the next one regardless would fire
+            without end there, which is an error.
+            """
+
     @abstractmethod
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
         """Process one row, a ``pyspark.sql.Row``, and yield output rows: tuples, Rows or dicts.
@@ -414,6 +423,13 @@ class BatchProcessFunction(Function, ABC):
         @abstractmethod
         def time_domain(self) -> TimeDomain:
             """Return, in `on_timers`, the time domain of the timers: event time or processing time."""
+
+        @abstractmethod
+        def input_has_ended(self) -> bool:
+            """Return whether no more rows of the keys in the call can follow.
+
+            See `KeyedProcessFunction.OnTimerContext.input_has_ended`.
+            """
 
     def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
         """Prepare the function; get the handles of its states from `runtime_context`."""

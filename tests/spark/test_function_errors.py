@@ -204,8 +204,8 @@ RUNS: dict[str, tuple[Any, str]] = {
     "endless": (
         Endless(),
         say(
-            "on_timers has registered timers that were already due 50 times in a row",
-            "key {'k': 'x'} at timestamp 7",
+            "Endless must not register timers without end, got the timer at 7 of key {'k': 'x'}",
+            "a timer that repeats must ask ctx.input_has_ended.. first",
         ),
     ),
 }
@@ -213,7 +213,8 @@ RUNS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("case", RUNS)
 def test_an_invalid_call_in_a_function_raises(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_runner, "_ROUNDS", 50)  # a million take a while
+    monkeypatch.setattr(batch_runner, "FIRINGS", 50)  # a hundred thousand take a while
+    monkeypatch.setattr(batch_runner, "FIRINGS_EACH", 0)
     function, message = RUNS[case]
     test = ProcessTester(function, "k", "k string, at timestamp", "k string not null, n bigint", "at")
     test.push([("x", datetime.fromtimestamp(1, UTC))])

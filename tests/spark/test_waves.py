@@ -307,6 +307,7 @@ def test_timers_that_are_always_due_again_raise(monkeypatch: pytest.MonkeyPatch)
         def on_timers(self, due: Any, ctx: Any) -> None:
             ctx.timer_service().register_event_time_timers(due.ids, due.timestamps)
 
-    monkeypatch.setattr(batch_runner, "_ROUNDS", 50)
-    with pytest.raises(RuntimeError, match=r"already due 50 times in a row, last for key \{'k': 3\} at"):
+    monkeypatch.setattr(batch_runner, "FIRINGS", 50)
+    monkeypatch.setattr(batch_runner, "FIRINGS_EACH", 0)
+    with pytest.raises(RuntimeError, match=r"Endless must not .* got the timer at 15 of key \{'k': 3\}"):
         run(Endless(), [Step(3, 10, 5, 0, 0)])

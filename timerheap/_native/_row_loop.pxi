@@ -1,5 +1,11 @@
 # The loop that calls a KeyedProcessFunction with one row or timer at a time.
 
+cdef enum:
+    _FIRINGS = 100_000  # that register a timer each count as a loop without end,
+    _FIRINGS_EACH = 10_000  # and as many more for each pending timer
+
+FIRINGS, FIRINGS_EACH = _FIRINGS, _FIRINGS_EACH
+
 
 @cython.nonecheck(True)
 @cython.auto_pickle(False)
@@ -11,6 +17,11 @@ cdef class RowContext:
     cdef tuple row
     cdef object key, at, domain, timers
     cdef int64_t namespace  # of the timer
+    cdef bint ends  # whether the input ends with these rows
+    cdef Py_ssize_t next_row  # the first row that has not been processed
+    cdef cnp.ndarray ids  # of the rows
+    cdef dict last  # the last row by key id, once it has been asked for
+    cdef CurrentKey current
     cdef public object names  # as in `RowTimers`; its method `name` returns that of a namespace
 
     def __init__(self, timers):
@@ -41,6 +52,17 @@ cdef class RowContext:
         """See `timerheap.KeyedProcessFunction.OnTimerContext`."""
         return self.names.name(self.namespace) if self.namespace else None
 
+    def input_has_ended(self):
+        """See `timerheap.KeyedProcessFunction.OnTimerContext`."""
+        if not self.ends or self.ids is None or self.next_row == len(self.ids):
+            return self.ends
+        if self.last is None:
+            self.last = dict(zip(self.ids.tolist(), range(len(self.ids))))
+        return self.last.get(self.current.get(), -1) < self.next_row
+
+    cdef void begin_rows(self, cnp.ndarray ids, bint ends) noexcept:
+        self.ids, self.ends, self.next_row, self.last = ids, ends, 0, None
+
 
 @cython.final
 @cython.nonecheck(True)
@@ -52,7 +74,8 @@ cdef class RowLoop:
     """
 
     cdef readonly int64_t fired
-    cdef int64_t wait
+    cdef int64_t wait, latest, allowed
+    cdef int64_t again  # firings since `latest` that have registered a timer in place of theirs
     cdef object function, emit, find_key, event_time, processing_time
     cdef RecordColumns columns
     cdef RowContext context
@@ -64,7 +87,7 @@ cdef class RowLoop:
                  CurrentKey keys not None, event_time, processing_time):
         self.function, self.context, self.service, self.current = function, context, service, keys
         self.event_time, self.processing_time = event_time, processing_time
-        context.domain = event_time
+        context.domain, context.current = event_time, keys
 
     def begin(self, output, KnownKeys ahead not None, KnownKeys seen not None, find_key, int64_t wait=0):
         """Begin a key group.
@@ -75,7 +98,8 @@ cdef class RowLoop:
         """
         self.emit, self.columns = output.rows, output.columns
         self.ahead, self.seen, self.find_key, self.wait = ahead, seen, find_key, wait
-        self.context.domain = self.event_time
+        self.context.domain, self.latest, self.again = self.event_time, INT64_MIN, 0
+        self.context.begin_rows(None, False)
 
     def process(self, RowSource rows not None, ids, timestamps, check=None):
         """Call ``process_element`` with rows in their order; `ids` and `timestamps`, or None, are int64.
@@ -83,7 +107,7 @@ cdef class RowLoop:
         `check` is called with the key id and the timestamp of each row of a key for which ``collect_due`` of the
         event-time timers has found a timer, before the row is processed.
         """
-        self.run(rows, ids, timestamps, False, check)
+        self.run(rows, ids, timestamps, False, False, check)
 
     def replay(self, RowSource rows not None, ids, timestamps, int64_t watermark):
         """Call ``process_element`` with rows sorted by timestamp, and fire event-time timers between them.
@@ -91,7 +115,7 @@ cdef class RowLoop:
         While rows of timestamp t are processed, the watermark is t - 1 - wait, or more if it was. In the end it is
         `watermark` - wait, or more; the largest watermark is the end of all waiting.
         """
-        self.run(rows, ids, timestamps, True, None)
+        self.run(rows, ids, timestamps, True, watermark == INT64_MAX, None)
         if watermark == INT64_MAX or watermark < INT64_MIN + self.wait:
             self.step_to(watermark)
         else:
@@ -99,10 +123,12 @@ cdef class RowLoop:
 
     def advance(self, int64_t watermark):
         """Set the watermark, and fire the event-time timers up to it."""
+        self.context.begin_rows(None, watermark == INT64_MAX)
         self.advance_to(watermark)
 
     def advance_clock(self, int64_t now):
         """Fire the processing-time timers before `now`."""
+        self.latest, self.again = INT64_MIN, 0
         if now > INT64_MIN:
             self.fire(self.service.processing, now - 1, self.processing_time)
 
@@ -111,7 +137,8 @@ cdef class RowLoop:
         service.watermark = watermark
         return self.fire(service.event, watermark, self.event_time)
 
-    cdef int run(self, RowSource rows, object ids_, object timestamps_, bint stepping, object check) except -1:
+    cdef int run(self, RowSource rows, object ids_, object timestamps_, bint stepping, bint ends,
+                 object check) except -1:
         cdef cnp.ndarray ids = _contiguous(ids_, "ids"), timestamps = None, numbers
         cdef const int64_t *id = <const int64_t *>cnp.PyArray_DATA(ids)
         cdef const int64_t *ts = NULL
@@ -134,8 +161,10 @@ cdef class RowLoop:
             number = <const int64_t *>cnp.PyArray_DATA(numbers)
         process = self.function.process_element
         context.source, context.namespace = rows, 0
+        context.begin_rows(ids, ends)
         for i in range(n):
             if stepping and ts[i] > INT64_MIN + self.wait and (i == 0 or ts[i] != ts[i - 1]):
+                context.next_row = i
                 self.step_to(ts[i] - 1 - self.wait)
             row = rows.row(i, row)
             current.set(id[i], number[i] if number and current.numbers is numbered else -1)
@@ -151,7 +180,7 @@ cdef class RowLoop:
                 e.add_note(self.note("process_element"))
                 raise
             context.row = None  # so that nobody has the row, unless the function has kept it
-        context.source = None
+        context.source, context.next_row = None, n
         return 0
 
     cdef int collect(self, object returned, str method) except -1:
@@ -184,8 +213,10 @@ cdef class RowLoop:
         cdef RowContext context = self.context
         cdef KnownKeys keys
         cdef int64_t timestamp, namespace, place
+        cdef size_t pending
         on_timer = None
         while timers.take_due(time, &timestamp, &namespace):
+            pending = timers.heap.h.len
             at = timestamp
             keys = self.ahead
             if not keys.find(self.current.id, &place):
@@ -206,4 +237,22 @@ cdef class RowLoop:
             except Exception as e:
                 e.add_note(self.note("on_timer"))
                 raise
+            if timers.heap.h.len > pending:
+                self.repeat(timestamp, pending)
+        return 0
+
+    cdef int repeat(self, int64_t timestamp, size_t pending) except -1:
+        """Count a firing that has registered a timer; raise if firings without end do not advance the time.
+
+        After the last row there is no end to advance to.
+        """
+        cdef RowContext context = self.context
+        cdef bint ended = context.ends and (context.ids is None or context.next_row == len(context.ids))
+        if timestamp > self.latest and not ended:
+            self.latest, self.again = timestamp, 0
+        if not self.again:
+            self.allowed = _FIRINGS + _FIRINGS_EACH * <int64_t>(pending + 1)
+        self.again += 1
+        if self.again > self.allowed:
+            context.endless(ended)
         return 0

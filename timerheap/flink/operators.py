@@ -26,7 +26,7 @@ from timerheap.flink.timer_queue import TimerQueue
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimerService
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.time import TimeDomain
-from timerheap.timer import MIN_WATERMARK
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.watermarks.output import WatermarkStatus
 
@@ -70,6 +70,9 @@ class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
 
     def timer_name(self) -> None:
         return None
+
+    def input_has_ended(self) -> bool:
+        return self.timers.current_watermark() == MAX_WATERMARK
 
     def set_output_timestamp(self, timestamp: int | None) -> None:
         self.output_timestamp = None if timestamp is None else int64("timestamp", timestamp)

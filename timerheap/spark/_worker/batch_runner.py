@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerheap._native._heap import PlaceNumbers, row_order, wave_order
+from timerheap._native._heap import FIRINGS, FIRINGS_EACH, PlaceNumbers, row_order, wave_order
 from timerheap._values import records
 from timerheap.functions import BatchProcessFunction, BatchTimerService, DueTimers
 from timerheap.metrics import Metrics
@@ -25,9 +25,14 @@ from timerheap.spark._group.timers import JournalledTimers
 from timerheap.spark._query import Query, shown_name
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_runner import RowsAhead
-from timerheap.spark._worker.states import BatchGroupRuntimeContext, GroupExpiryClock, no_processing_time
+from timerheap.spark._worker.states import (
+    BatchGroupRuntimeContext,
+    GroupExpiryClock,
+    endless,
+    no_processing_time,
+)
 from timerheap.time import TimeDomain
-from timerheap.timer import MAX_WATERMARK, Timer, TimerBatch
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, TimerBatch
 
 
 class StagedTimers:
@@ -321,9 +326,6 @@ def _fire(staged: StagedTimers, numbers: np.ndarray, fire: Fire) -> None:
         fire(numbers, due)
 
 
-_ROUNDS = 1_000_000
-
-
 class _TimerService(BatchTimerService):
     def __init__(self, group: KeyGroup, watermark: int, now: int | None) -> None:
         self._group = group
@@ -424,11 +426,12 @@ class _Context(BatchProcessFunction.Context):
         self.timestamps: np.ndarray | None = None
         self.timers: _TimerService
         self.domain = TimeDomain.EVENT_TIME
+        self.ended = False
         self._keys = keys
 
     def begin(self, group: KeyGroup, timers: _TimerService) -> None:
         """Begin a key group."""
-        self._group, self.timers = group, timers
+        self._group, self.timers, self.ended = group, timers, False
         self._one: int | None = None  # the id of `_key`, since a key with many timers is asked for many times
         self._key: pa.RecordBatch
 
@@ -457,6 +460,9 @@ class _Context(BatchProcessFunction.Context):
 
     def time_domain(self) -> TimeDomain:
         return self.domain
+
+    def input_has_ended(self) -> bool:
+        return self.ended
 
 
 class BatchRunner:
@@ -490,6 +496,7 @@ class BatchRunner:
         self._tables = self._states.bind(group)
         self._timers = _TimerService(group, group.watermark, now)
         self._context.begin(group, self._timers)
+        self._again = 0  # timers registered in place of those that have fired, since these last advanced
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order, in waves of at most one row or timer of each key."""
@@ -520,6 +527,7 @@ class BatchRunner:
                 timers.watermarks = staged.watermarks[of_keys] = watermarks[wave]
                 self._process(part.rows.slice(begin, end - begin), ids, timestamps)
             first = last
+        self._context.ended = watermark == MAX_WATERMARK
         fire_rest(staged, self._fire_wave)
         staged.end()
         timers.staged = timers.watermarks = None
@@ -529,10 +537,8 @@ class BatchRunner:
         staged = self._timers.staged
         assert staged is not None
         staged.begin_call(due.key_hashes, numbers)
-        self._timers.watermarks = watermarks = staged.watermarks[numbers]
-        if staged.stalled > _ROUNDS:
-            raise self._endless(due[0], int(watermarks[0]))
-        self._on_timers(due, TimeDomain.EVENT_TIME)
+        self._timers.watermarks = staged.watermarks[numbers]
+        self._on_timers(self._group.event_timers, due, TimeDomain.EVENT_TIME, not staged.stalled)
 
     def process(self, waiting: KeyedRows, watermark: int) -> None:
         """Process rows in the order of arrival, in one call unless they exceed an Arrow column."""
@@ -566,23 +572,37 @@ class BatchRunner:
         self._clock.purge(False, now)
 
     def _fire(self, timers: JournalledTimers, time: int, domain: TimeDomain) -> None:
-        for _ in range(_ROUNDS):
-            due = timers.pop_due(time)
-            if not len(due):
-                return
-            self._on_timers(due, domain)
-        head = timers.heap.peek()
-        assert head is not None
-        raise self._endless(head, time)
+        self._context.ended = domain is TimeDomain.EVENT_TIME and time == MAX_WATERMARK
+        latest = MIN_WATERMARK
+        while len(due := timers.pop_due(time)):
+            newest = due.timestamps[-1].item()
+            self._on_timers(timers, due, domain, newest > latest)
+            latest = max(latest, newest)
 
-    def _endless(self, timer: Timer, watermark: int) -> RuntimeError:
-        key = self._group.keys.keys(np.array([timer.key_hash])).to_pylist()[0]
-        return RuntimeError(
-            f"on_timers has registered timers that were already due {_ROUNDS:,} times in a row, last for key "
-            f"{key} at timestamp {timer.timestamp}; register timers after the watermark ({watermark})"
-        )
+    def _on_timers(
+        self, timers: JournalledTimers, due: TimerBatch, domain: TimeDomain, advances: bool
+    ) -> None:
+        """Call the function; `advances`: whether some timer is later than those before it.
 
-    def _on_timers(self, due: TimerBatch, domain: TimeDomain) -> None:
+        Raises RuntimeError if the function goes on registering timers in their place without an advance, or
+        after the end of the input, where there is no time to advance to.
+        """
+        pending = len(timers.heap)
+        self._call_on_timers(due, domain)
+        registered, ended = len(timers.heap) - pending, self._context.ended
+        if registered <= 0:
+            return
+        if advances and not ended:
+            self._again = 0
+        if not self._again:
+            self._allowed = FIRINGS + FIRINGS_EACH * (pending + len(due))
+        self._again += registered
+        if self._again > self._allowed:
+            key = self._group.keys.keys(due.key_hashes[:1]).to_pylist()[0]
+            name = self._group.timer_names.names(due.namespaces[:1])[0]
+            endless(self._function, key, due[0].timestamp, name, ended)
+
+    def _call_on_timers(self, due: TimerBatch, domain: TimeDomain) -> None:
         self.fired_timers += len(due)
         self._begin_call(due.key_hashes)
         self._context.timestamps = due.timestamps

@@ -289,6 +289,7 @@ class RowRunner:
         self._states = RowRuntimeContext(self._current, max_parallelism)
         self._service = KeyTimerService()
         self._context = self.context_class(self._service)
+        self._context.function = function
         self._states.clock = self._clock = RowExpiryClock(self._context, self._service)
         self._loop = RowLoop(
             VisibleRows(function, seen.names) if computed else function,

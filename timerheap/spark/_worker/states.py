@@ -49,13 +49,35 @@ def no_processing_time() -> NoReturn:
     )
 
 
+def endless(function: object, key: object, timestamp: int, name: str | None, ended: bool) -> NoReturn:
+    """Raise the error for timers that register the next without end; `ended`: after the end of the input."""
+    while hasattr(function, "function"):  # of two inputs, or with broadcast state
+        function = function.function
+    named = "" if name is None else f" with the name {name!r}"
+    raise RuntimeError(
+        f"{type(function).__name__} must not register timers without end, got the timer{named} at {timestamp} "
+        f"of key {key!r}, which has registered the next "
+        + (
+            "long after the last row; a timer that repeats must ask ctx.input_has_ended() first"
+            if ended
+            else "again and again at the same time; register timers after the one that fires"
+        )
+    )
+
+
 class RowFunctionContext(RowContext, KeyedCoProcessFunction.OnTimerContext):
     """One object for all calls, as in PyFlink; the loop sets it for each row and timer.
 
     send: receives the values of side outputs
+    function: the one that is called
     """
 
     send: Callable[[OutputTag, Any], None]
+    function: object
+
+    def endless(self, ended: bool) -> NoReturn:
+        """Raise the error for the timer that has fired last."""
+        endless(self.function, self.get_current_key(), self.timestamp(), self.timer_name(), ended)
 
     def output(self, tag: OutputTag, value: Any) -> None:
         self.send(tag, value)

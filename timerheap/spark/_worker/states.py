@@ -55,8 +55,8 @@ def endless(function: object, key: object, timestamp: int, name: str | None, end
         function = function.function
     named = "" if name is None else f" with the name {name!r}"
     raise RuntimeError(
-        f"{type(function).__name__} must not register timers without end, got the timer{named} at {timestamp} "
-        f"of key {key!r}, which has registered the next "
+        f"{type(function).__name__} must not register timers without end, got the timer{named} at "
+        f"{timestamp} of key {key!r}, which has registered the next "
         + (
             "long after the last row; a timer that repeats must ask ctx.input_has_ended() first"
             if ended

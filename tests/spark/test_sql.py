@@ -203,6 +203,50 @@ def test_processing_time_windows_end_by_the_clock(
     assert lengths in ([[2.0]] if "TUMBLE" in windows else [[1.0, 2.0], [2.0]])
 
 
+FIRST = (
+    "SELECT v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY {}) AS n "
+    f"FROM (SELECT *, ts AS moment, window_time AS w {FROM})) WHERE n <= {{}}"
+)
+EQUAL_TIMES = [
+    {"k": "a", "ts": at(minute), "v": number, "user": None}
+    for number, minute in enumerate((3, 5, 5, 0, 0), 1)
+]
+
+
+def test_a_deduplication_keeps_the_first_or_the_last_row(spark: SparkSession, tmp_path: Path) -> None:
+    """Of equal times it keeps the one that arrives first, or last; a Top-N ranks that arrives first."""
+    streams.write_batches(tmp_path / "input", [EQUAL_TIMES], SCHEMA)
+    spark.read.parquet(str(tmp_path / "input")).createOrReplaceTempView("t")
+    wanted = {
+        ("ts", 1): [4],
+        ("ts DESC", 1): [3],
+        ("window_time ASC", 1): [1],
+        ("window_time desc", 1): [5],
+        ("w DESC", 1): [5],
+        ("moment DESC", 1): [3],
+        ("k DESC", 1): [1],
+        ("ts DESC, window_time DESC", 1): [2],
+        ("ts DESC", 2): [2, 3],
+        ("window_time DESC", 2): [1, 2],
+    }
+    found = {
+        given: [
+            v for (v,) in streams.rows(timerheap.spark.sql(spark, FIRST.format(*given), max_parallelism=2))
+        ]
+        for given in wanted
+    }
+    assert found == wanted
+
+
+def test_a_deduplication_keeps_the_last_row_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    end = {"k": "a", "ts": at(99), "v": 9, "user": None}
+    streams.write_batches(tmp_path / "input", [EQUAL_TIMES[3:], EQUAL_TIMES[:3], [end]], SCHEMA)
+    streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t")
+    result = timerheap.spark.sql(spark, FIRST.format("window_time DESC", 1), "9 minutes", max_parallelism=2)
+    streams.run(result, tmp_path)
+    assert streams.sink(spark, tmp_path) == [(3,)]
+
+
 SESSION = COUNTS.replace("TUMBLE", "SESSION")
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
 

@@ -304,9 +304,8 @@ class _Planner:
         added = {name: F.expr(one.text) for name, one in order.items()}
         arrival: list[RankOrder] = []
         if not found.ended and node.function == "row_number":
-            by = [(one.text.strip("`").lower(), one.descending) for one in node.order]
-            time = str(found.clocks[0].time).lower()
-            keeps_last = node.limit == 1 and by == [(time, True)]  # a deduplication
+            by, *others = node.order
+            keeps_last = node.limit == 1 and not others and by.descending and _is_time(by.text, node.source)
             arrival = [RankOrder(name, keeps_last, nulls_first=False) for name in ARRIVAL]
         ranked = tuple(RankOrder(name, one.descending, one.nulls_first) for name, one in order.items())
         ranking = Ranking(node.function, node.name, ranked, tuple(arrival), node.limit)
@@ -669,6 +668,17 @@ def _time(
             )
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay or 0)
     return time, strategy
+
+
+def _is_time(column: str, node: Node) -> bool:
+    """Return whether a column of rows of windows is their time, or that of their windows."""
+    from timerheap.spark._plan.flink_sql import Selected, Windowing
+
+    name = column.strip("`").lower()
+    while isinstance(node, Selected):
+        name = next((text for text, shown in node.columns if shown.lower() == name), name).strip("`").lower()
+        node = node.source
+    return isinstance(node, Windowing) and name in (node.time.lower(), WINDOW_COLUMNS[-1])
 
 
 def _expanded(df: DataFrame, numbers: Column, keys: Mapping[str, tuple[str, list[int]]]) -> DataFrame:

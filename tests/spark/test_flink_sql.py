@@ -42,6 +42,32 @@ def test_a_query_is_parsed() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        LAST,
+        LAST.replace("ROWS BETWEEN 2", "RANGE BETWEEN INTERVAL '1:30' HOUR TO SECOND").replace("1:", "1:00:"),
+        LAST.replace("BETWEEN 2 PRECEDING AND CURRENT ROW", "2 PRECEDING"),
+        "SELECT COUNT(*) OVER w AS n FROM t WINDOW w AS (ORDER BY ts ROWS BETWEEN 1 PRECEDING AND CURRENT "
+        "ROW)",
+        TOP.replace("ORDER BY v", "ORDER BY v DESC NULLS LAST, k ASC NULLS FIRST"),
+        JOIN.replace("FULL", "FULL OUTER"),
+        f"SELECT * {FROM} AS L WHERE L.k NOT IN (SELECT k {FROM} AS R WHERE L.window_start = R.window_start "
+        "AND L.window_end = R.window_end)",
+        "WITH a AS (SELECT k, COUNT(DISTINCT v) AS n, COUNT(*) FILTER (WHERE v > 1) AS m FROM TABLE(SESSION("
+        "TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '5' MINUTES)) GROUP BY window_start, window_end, k "
+        "HAVING COUNT(*) > 1) SELECT * FROM a WHERE NOT n IS NULL",
+        "SELECT GROUPING_ID(k) AS g FROM TABLE(CUMULATE(DATA => TABLE t, TIMECOL => DESCRIPTOR(ts), STEP => "
+        "INTERVAL '1' HOUR, SIZE => INTERVAL '1' DAY)) GROUP BY window_start, window_end, GROUPING SETS (k)",
+        f"SELECT 1 AS x {FROM} {GROUP}, CUBE (a), ROLLUP (b)",
+        "SELECT TUMBLE_START(ts, INTERVAL '1' MINUTE) AS TUMBLE_END, TUMBLE_PROCTIME(ts, INTERVAL '1' MINUTE)"
+        " AS p FROM t GROUP BY TUMBLE(ts, INTERVAL '60' SECOND)",
+    ],
+)
+def test_keywords_may_be_in_any_case(query: str) -> None:
+    assert repr(parsed(query.lower())).lower() == repr(parsed(query)).lower()
+
+
 def windows_of(function: str) -> Any:
     query: Any = parsed(f"SELECT COUNT(*) FROM TABLE({function}) GROUP BY window_start, window_end")
     return query.source
@@ -215,6 +241,15 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         ("SELECT 1 FROM t GROUP BY TUMBLE(ts)", r"TUMBLE\(ts\) is not supported; write TUMBLE\(ts, SIZE\)"),
         ("SELECT 1 FROM t GROUP BY UPPER(k), SESSION(ts, INTERVAL '1' DAY)", r"GROUP BY UPPER\(k\)"),
         (
+            "SELECT TUMBLE_END(ts, INTERVAL '2' DAY) FROM t GROUP BY TUMBLE(ts, INTERVAL '1' DAY)",
+            r"TUMBLE_END\(ts, INTERVAL '2' DAY\) with GROUP BY TUMBLE\(ts, INTERVAL '1' DAY\) is not",
+        ),
+        (
+            "SELECT HOP_END(ts, INTERVAL '1' DAY, INTERVAL '1' DAY) FROM t GROUP BY "
+            "TUMBLE(ts, INTERVAL '1' DAY)",
+            r"HOP_END\(.*\) with GROUP BY TUMBLE\(.*\) is not supported; write the same window in both",
+        ),
+        (
             f"SELECT 1 FROM TABLE(SLIDE(TABLE t)) {GROUP}",
             "table function SLIDE is not supported; use one of TUM",
         ),
@@ -321,12 +356,15 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         (f"SELECT COUNT(k, v) {FROM} {GROUP}", "aggregates take one argument"),
         (f"SELECT SUM(COUNT(v)) {FROM} {GROUP}", "aggregates cannot be nested"),
         (f"SELECT SUM(v) OVER () {FROM} {GROUP}", r"SUM\(v\) OVER \(\) of windows or groups is not supp"),
-        (LAST.replace("ROWS BETWEEN 2 PRECEDING AND CURRENT ROW", ""), "whose frame is UNBOUNDED or"),
-        (LAST.replace("2 PRECEDING", "UNBOUNDED PRECEDING"), "whose frame is UNBOUNDED or"),
+        (LAST.replace("ROWS BETWEEN 2 PRECEDING AND CURRENT ROW", ""), "without a frame, which is then UNB"),
+        (LAST.replace("2 PRECEDING", "UNBOUNDED PRECEDING"), r"with an UNBOUNDED frame .* use process\(\)"),
+        (LAST.replace("2 PRECEDING", "CURRENT ROW"), "a frame that is not from n PRECEDING to CURRENT ROW"),
         (
             LAST.replace("CURRENT ROW", "1 FOLLOWING"),
-            "does not end with CURRENT ROW, is not supported; write",
+            "a frame that is not from n PRECEDING to CURRENT ROW is not supported; write",
         ),
+        (LAST.replace("ROWS", "RANGE"), "RANGE 2 is not supported; write an interval such as"),
+        (LAST.replace("ROWS BETWEEN 2", "RANGE BETWEEN INTERVAL '-2' DAY"), "write an interval of 0 or more"),
         (LAST.replace("2", "1 + 1"), r"ROWS 1 \+ 1 PRECEDING is not supported"),
         (LAST.replace("ts ROWS", "ts DESC ROWS"), "without one ascending time in ORDER BY"),
         (LAST.replace("SUM", "LAG"), r"LAG\(v\) is not supported; aggregates are COUNT"),

@@ -72,6 +72,16 @@ def name_of(node: exp.Expr, clause: str) -> str:
     return node.name
 
 
+PROCTIME = "PROCTIME()"
+
+
+def time_of(node: exp.Expr, clause: str) -> str:
+    """Return the name of a time: of a column, or `PROCTIME`."""
+    if isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME":
+        return PROCTIME
+    return name_of(node, clause)
+
+
 _MAX_SETS = 64
 
 Keys = tuple[str, ...]

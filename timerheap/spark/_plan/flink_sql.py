@@ -26,6 +26,7 @@ from timerheap.spark._plan.flink_clauses import (
     parts_of,
     refuse,
     text_of,
+    time_of,
     window_arguments,
 )
 from timerheap.spark._worker.wrapped_runners import SIDES
@@ -398,15 +399,17 @@ def _of_group_windows(select: exp.Select, table: Table) -> Windowing:
     if len(calls) != 1:
         _refuse_table(select, table)
     (call,) = calls
-    function, (time, *lengths) = call.name.upper(), call.expressions or [exp.null()]
-    names = LENGTHS[function]
-    if len(lengths) != len(names):
-        refuse(text_of(call), f"write {function}(ts, {', '.join(names)})")
-    ends = zip(("START", "END", "ROWTIME"), BOUNDS, strict=True)
-    bounds = {f"{function}_{end}": exp.column(bound) for end, bound in ends}
+    function, windows = call.name.upper(), _group_window(call)
 
     def replaced(node: exp.Expr) -> exp.Expr:
-        return bounds[node.name.upper()].copy() if getattr(node, "name", "").upper() in bounds else node
+        if not isinstance(node, exp.Anonymous):
+            return node
+        kind, _, end = node.name.upper().rpartition("_")
+        if kind not in LENGTHS or end not in _OF_GROUP_WINDOWS:
+            return node
+        if kind != function or _group_window(node, kind) != windows:
+            refuse(f"{text_of(node)} with GROUP BY {text_of(call)}", "write the same window in both")
+        return _OF_GROUP_WINDOWS[end].copy()
 
     keys = [one for one in terms if one is not call]
     select.args["group"].set("expressions", [*keys, *(exp.column(bound) for bound in BOUNDS[:2])])
@@ -414,9 +417,24 @@ def _of_group_windows(select: exp.Select, table: Table) -> Windowing:
     if having := select.args.get("having"):
         having.transform(replaced, copy=False)
     by = tuple(name_of(key, "GROUP BY") for key in keys) if function == "SESSION" else ()
+    time, lengths = windows
+    return Windowing(function.lower(), table.table, time, lengths, by)
+
+
+_OF_GROUP_WINDOWS: dict[str, exp.Expr] = {
+    **{end: exp.column(bound) for end, bound in zip(("START", "END", "ROWTIME"), BOUNDS, strict=True)},
+    "PROCTIME": exp.CurrentTimestamp(),
+}
+"""What TUMBLE_START and so on stand for, by the end of their names."""
+
+
+def _group_window(call: exp.Anonymous, function: str = "") -> tuple[str, dict[str, int]]:
+    """Return the time and the lengths of ``TUMBLE(ts, ...)`` or of ``TUMBLE_START(ts, ...)``."""
+    names, (time, *lengths) = LENGTHS[function or call.name.upper()], call.expressions or [exp.null()]
+    if len(lengths) != len(names):
+        refuse(text_of(call), f"write {call.name.upper()}(ts, {', '.join(names)})")
     pairs = zip(names.items(), lengths, strict=True)
-    sizes = {to: milliseconds(length, name) for (name, to), length in pairs}
-    return Windowing(function.lower(), table.table, name_of(time, function), sizes, by)
+    return time_of(time, call.name), {to: milliseconds(length, name) for (name, to), length in pairs}
 
 
 def _expect_keys_of_rows(
@@ -522,12 +540,18 @@ def _over(select: exp.Select, source: Node, conditions: list[exp.Expr], overs: l
     if len(terms) != 1 or terms[0].args.get("desc"):
         refuse(f"{shown} without one ascending time in ORDER BY", _FRAMES)
     frame_of = {} if spec is None else spec.args
-    kind, start = frame_of.get("kind"), frame_of.get("start")
-    before = frame_of.get("start_side") == "PRECEDING" and frame_of.get("end") in (None, "CURRENT ROW")
-    if not isinstance(start, exp.Expr) or not before:
-        refuse(f"{shown}, whose frame is UNBOUNDED or does not end with CURRENT ROW,", _FRAMES)
+    kind, side, end = (str(frame_of.get(name)).upper() for name in ("kind", "start_side", "end"))
+    start = frame_of.get("start")
+    if spec is None or str(start).upper() == "UNBOUNDED":
+        what = "without a frame, which is then UNBOUNDED" if spec is None else "with an UNBOUNDED frame"
+        refuse(f"{shown} {what}", f"for all rows so far use process() with a state; {_FRAMES}")
+    if not isinstance(start, exp.Expr) or side != "PRECEDING" or end not in ("NONE", "CURRENT ROW"):
+        refuse(f"{shown} with a frame that is not from n PRECEDING to CURRENT ROW", _FRAMES)
     if kind == "ROWS" and not (isinstance(start, exp.Literal) and start.is_int):
         refuse(f"ROWS {text_of(start)} PRECEDING", _FRAMES)
+    preceding = None if kind == "ROWS" else milliseconds(start, "RANGE")
+    if preceding is not None and preceding < 0:
+        refuse(f"RANGE {text_of(start)} PRECEDING", "write an interval of 0 or more")
     calls: dict[str, Call] = {}
 
     def replaced(node: exp.Expr) -> exp.Expr:
@@ -543,7 +567,7 @@ def _over(select: exp.Select, source: Node, conditions: list[exp.Expr], overs: l
         where=_conjunction(conditions),
         keys=tuple(name_of(node, "PARTITION BY") for node in partition or []),
         time=name_of(terms[0].this, "ORDER BY"),
-        preceding=None if kind == "ROWS" else milliseconds(start, "PRECEDING"),
+        preceding=preceding,
         rows=int(start.name) if kind == "ROWS" else None,
         calls=calls,
     )
@@ -730,7 +754,7 @@ def _select(query: str) -> exp.Select:
     dialect = _Flink()
     try:
         tokens = list(_rewritten(dialect.tokenize(query)))
-        if any(token.text.upper() == "MATCH_RECOGNIZE" for token in tokens):
+        if any((one.token_type, one.text.upper()) == (TokenType.VAR, "MATCH_RECOGNIZE") for one in tokens):
             refuse("MATCH_RECOGNIZE", "write the pattern as a function of timerheap.spark.process()")
         trees = [tree for tree in dialect.parser().parse(tokens, query) if tree is not None]
     except ParseError as error:

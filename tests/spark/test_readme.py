@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import random
 import re
 import subprocess
@@ -25,9 +26,29 @@ MINUTE, BOUND = 60_000, 5_000
 SCHEMA = pa.schema([("sensor", pa.string()), ("at", pa.timestamp("ms", "UTC"))])
 
 
+def blocks(language: str) -> list[str]:
+    """Return the blocks of the README in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)
+
+
 def block(language: str) -> str:
-    """Return the last block of the README in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)[-1]
+    """Return the block in a language that belongs to the program."""
+    (found,) = (text for text in blocks(language) if "readings" in text or "is silent" in text)
+    return found
+
+
+def test_the_first_screen_names_the_two_commands() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 130
+    for command in ("make demo", "make test"):
+        assert any(line.startswith(command) for line in lines[:25])
+    assert "make test" in (README.parent / ".ci/run").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_heap_does_what_the_readme_shows() -> None:
+    (session,) = (text for text in blocks("python") if ">>> " in text)
+    test = doctest.DocTestParser().get_doctest(session, {}, README.name, str(README), 0)
+    assert doctest.DocTestRunner().run(test).failed == 0
 
 
 def test_the_program_prints_what_the_readme_shows(

@@ -19,6 +19,8 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
+from timerheap.spark._plan.flink_sql import Table
+from timerheap.spark._sql import _time
 
 pytestmark = pytest.mark.spark
 
@@ -169,6 +171,38 @@ def test_a_stream_uses_the_watermark_of_the_argument_or_the_view(
     watermark = {"t": strategy} if whose == "the table's" else None
     streams.run(timerheap.spark.sql(spark, COUNTS, watermark, max_parallelism=2), tmp_path)
     assert minutes(streams.sink(spark, tmp_path)) == [(10, 2), (20, 1)]
+
+
+@pytest.mark.parametrize(
+    "watermark",
+    [
+        "10 minutes",
+        dt.timedelta(minutes=10),
+        "INTERVAL '10' MINUTES",
+        "ts - INTERVAL '10' MINUTE",
+        "watermark for `ts` as `ts`\n - interval '10' minute",
+        "Spark's",
+    ],
+)
+def test_a_delay_is_that_of_flinks_sql(watermark: Any, spark: SparkSession) -> None:
+    df = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "ts")
+    if watermark == "Spark's":
+        df, watermark = df.withWatermark("ts", "10 minutes"), None
+    time, strategy = _time(df, Table(("t",), time="ts"), watermark, None)
+    assert isinstance(strategy, WatermarkStrategy)
+    generator = strategy.create_watermark_generator()
+    assert (time, generator.on_batch(25 * MINUTE, 1, None), strategy._delay) == ("ts", 15 * MINUTE, 599_999)
+
+
+def test_a_time_without_a_delay_is_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
+    """Flink: ``WATERMARK FOR ts AS ts``; a row of the largest time so far is late in the next micro-batch."""
+    times = {"a": 1, "b": 1, "c": 2, "d": 3}
+    rows = [{"k": k, "ts": at(minute), "v": 1, "user": None} for k, minute in times.items()]
+    streams.write_batches(tmp_path / "input", [rows[:1], rows[1:3], rows[3:]], SCHEMA)
+    streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t")
+    query = "SELECT k FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts) AS n FROM t) WHERE n = 1"
+    found = streams.batches(timerheap.spark.sql(spark, query, "ts", max_parallelism=2), tmp_path)
+    assert found == [[("a",)], [("c",)], [("d",)]]
 
 
 @pytest.mark.parametrize(

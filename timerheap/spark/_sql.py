@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,7 +27,7 @@ from timerheap.spark._exchange.slicing import (
 from timerheap.spark._plan.aggregates import resolve_aggregate
 from timerheap.spark._plan.arguments import key_columns, named_column, quoted
 from timerheap.spark._plan.build import Input, build, marked, time_mode
-from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay
+from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay, strategy_of
 from timerheap.spark._query import Query
 from timerheap.spark._windows import (
     GroupedWindows,
@@ -41,6 +42,7 @@ from timerheap.spark._windows import (
 from timerheap.spark._worker.sql_functions import GROUPED, FirstOfKey, FirstRows, GroupedSides, OverRows
 from timerheap.spark._worker.window_runner import GROUPING_SET, WINDOW_COLUMNS, WINDOW_TIME
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
+from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import CumulativeSliceAssigner, SliceAssigner, TumblingSliceAssigner
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 
@@ -105,7 +107,10 @@ def sql(
         another aggregation; or aggregates OVER the preceding rows of a table. Tables are the tables and
         temporary views of `spark`, streaming or batch.
     watermark : WatermarkStrategy or delay such as "5 seconds", or dict of str to these
-        Replaces Flink's ``WATERMARK FOR``; the keys of a dict are table names. Optional for batches, for
+        Replaces Flink's ``WATERMARK FOR``, whose expression it may be: ``"ts - INTERVAL '5' SECOND"``, which
+        is the delay of 5 seconds. A delay is that of Flink's SQL: the watermark is the largest time minus
+        the delay, and a row of just that time is late. That of a strategy is 1 ms less, as in Flink's
+        DataStream. The keys of a dict are table names. Optional for batches, for
         views of a DataFrame with Spark's own ``withWatermark()`` on the time column, for views of a result of
         sql() whose time is ``window_time``, and for windows of processing time.
     processing_time : str, optional
@@ -634,11 +639,18 @@ def _pairs(grouped: DataFrame, node: Joined) -> DataFrame:
     return with_columns(pairs, alone_)
 
 
-class _WindowTimes(WatermarkGenerator):
-    """Emits the window time as watermark, since all results of one window time arrive together."""
+class _Behind(WatermarkGenerator):
+    """Emits the largest time minus a delay, as Flink's SQL does; strategies emit 1 ms less."""
+
+    def __init__(self, delay: int) -> None:
+        self._delay = delay
 
     def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
-        return max_timestamp
+        return max(max_timestamp, MIN_WATERMARK + self._delay) - self._delay
+
+
+def _behind(delay: int) -> WatermarkStrategy:
+    return WatermarkStrategy.for_generator(partial(_Behind, delay))._with("_delay", delay - 1)
 
 
 def _time(
@@ -657,16 +669,24 @@ def _time(
             f"{df.columns}. For windows of processing time pass a stream, no watermark for the table, and "
             f"processing_time={time!r}"
         )
+    if isinstance(strategy, str):  # "ts - INTERVAL '5' SECOND", perhaps after WATERMARK FOR ts AS
+        name = f"`?{re.escape(time)}`?"
+        strategy = re.sub(rf"(?is)(watermark\s+for\s+{name}\s+as\s+)?{name}\s*(-|$)", "", strategy, count=1)
+        strategy = strategy.strip() or timedelta()
+    made = strategy_of("watermark", strategy)
+    if made is not strategy:
+        strategy = _behind(made._delay)
     if strategy is None and df.schema[time].metadata.get(WINDOW_TIME):
-        strategy = WatermarkStrategy.for_generator(_WindowTimes)
+        strategy = _behind(0)  # since all results of one window time arrive together
     if strategy is None:
         delay = spark_delay(df, time)
         if delay is None and df.isStreaming:
             raise TypeError(
                 f"watermark must be a WatermarkStrategy for the streaming table {table}, got None; pass one "
-                "such as WatermarkStrategy.for_bounded_out_of_orderness(5_000), like Flink's WATERMARK FOR"
+                f"such as WatermarkStrategy.for_bounded_out_of_orderness(5_000), or \"{time} - INTERVAL '5' "
+                "SECOND\", like Flink's WATERMARK FOR"
             )
-        strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay or 0)
+        strategy = _behind(delay or 0)
     return time, strategy
 
 

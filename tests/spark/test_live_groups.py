@@ -120,6 +120,24 @@ def test_a_damaged_file_is_loaded_from_the_store(executor: Executor, tmp_path: P
     assert executor.batch("a") == HANDED_OVER
 
 
+@pytest.mark.parametrize("worker", ["a", "b"])  # the one that has the file mapped, and another
+@pytest.mark.parametrize(
+    ("left", "extended"), [(0, False), (0, True), (100, False), (4096, False), (20_000, False)]
+)
+def test_a_truncated_file_is_loaded_from_the_store(
+    executor: Executor, tmp_path: Path, worker: str, left: int, extended: bool
+) -> None:
+    executor.batch("a")
+    (path,) = tmp_path.rglob("*.*")
+    size = path.stat().st_size
+    os.truncate(path, left)
+    if extended:
+        os.truncate(path, size)
+    assert executor.batch(worker) == LOADED
+    assert "live state was damaged" in str(executor.notices)
+    assert executor.batch(worker) == CONTINUED
+
+
 def test_a_removed_file_is_loaded_from_the_store(executor: Executor, tmp_path: Path) -> None:
     executor.batch("a")
     (path,) = tmp_path.rglob("*.*")

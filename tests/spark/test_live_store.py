@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from timerheap.spark._group import live_file
 from timerheap.spark._group.live_file import LiveFile, LiveStore
 
 FORK = get_context("fork")
@@ -29,12 +30,11 @@ def store(folder: Path, query: str = "q") -> LiveStore:
     return found
 
 
-def write(file: LiveFile, text: str) -> LiveFile:
-    """Write what `contents` reads."""
+def release(live: LiveStore, file: LiveFile, text: str, token: bytes, group: bytes = GROUP) -> None:
+    """Write what `contents` reads, and release the file."""
     block = file.allocate(100_000)
     block.bytes[:] = np.frombuffer(text.encode().ljust(len(block.bytes)), np.uint8)
-    assert file.write_head(str(block.at).encode())
-    return file
+    live.release(file, str(block.at).encode(), group, token)
 
 
 def contents(file: LiveFile | None) -> str | None:
@@ -45,13 +45,13 @@ def contents(file: LiveFile | None) -> str | None:
 
 
 def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*") if not path.is_dir())
+    return sorted(path.name for path in folder.rglob("*.*") if not path.is_dir())
 
 
 def put(folder: Path, token: bytes, text: str, group: bytes = GROUP) -> None:
     """Create and release a file."""
     files = store(folder)
-    files.release(write(files.create(group), text), group, token)
+    release(files, files.create(group), text, token, group)
 
 
 def worker(work: Callable[[], Any]) -> int:
@@ -74,7 +74,7 @@ def batch(folder: Path, before: bytes, after: bytes, text: str) -> None:
         file = files.create(GROUP)
     else:
         file.read_head()
-    files.release(write(file, text), GROUP, after)
+    release(files, file, text, after)
 
 
 def test_the_next_worker_gets_what_the_last_one_released(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_the_next_worker_gets_what_the_last_one_released(tmp_path: Path) -> None
 
 def test_a_worker_keeps_its_mapping_while_others_have_the_file(tmp_path: Path) -> None:
     mine = store(tmp_path)
-    file = write(mine.create(GROUP), "mine")
-    mine.release(file, GROUP, T1)
+    file = mine.create(GROUP)
+    release(mine, file, "mine", T1)
     assert mine.take(GROUP, T1, file) is file, "nobody else had it"
-    mine.release(file, GROUP, T2)
+    mine.release(file, file.read_head(), GROUP, T2)
     assert worker(lambda: batch(tmp_path, T2, T3, "of another worker")) == 0
     again = store(tmp_path).take(GROUP, T3, file)
     assert again is file
@@ -134,9 +134,9 @@ def test_a_zombie_keeps_its_file_and_the_next_batch_removes_it(tmp_path: Path) -
     assert file is not None
     retry = store(tmp_path)
     assert retry.take(GROUP, T1) is None
-    retry.release(write(retry.create(GROUP), "retried"), GROUP, T2)
+    release(retry, retry.create(GROUP), "retried", T2)
     file.read_head()
-    zombie.release(write(file, "zombie's"), GROUP, T3)
+    release(zombie, file, "zombie's", T3)
     taken = store(tmp_path).take(GROUP, T2)
     assert contents(taken) == "retried"
     assert len(files(tmp_path)) == 1
@@ -150,8 +150,8 @@ def test_of_speculative_twins_only_the_committed_one_is_continued(tmp_path: Path
     second = two.create(GROUP)
     assert first is not None
     first.read_head()
-    one.release(write(first, "one"), GROUP, T2)
-    two.release(write(second, "two"), GROUP, T3)
+    release(one, first, "one", T2)
+    release(two, second, "two", T3)
     taken = store(tmp_path).take(GROUP, T3)
     assert contents(taken) == "two"
     assert len(files(tmp_path)) == 1
@@ -329,8 +329,8 @@ def test_directories_are_private_and_foreign_ones_are_refused(tmp_path: Path) ->
 
 def test_a_query_id_is_never_a_path(tmp_path: Path) -> None:
     live = store(tmp_path, "../../a/b")
-    live.release(write(live.create(GROUP), "text"), GROUP, T1)
-    assert [path.name for path in (tmp_path / "timerheap").iterdir()] == ["query-..%2F..%2Fa%2Fb"]
+    release(live, live.create(GROUP), "text", T1)
+    assert {path.name for path in (tmp_path / "timerheap").iterdir()} == {"owner", "query-..%2F..%2Fa%2Fb"}
 
 
 def test_groups_are_spread_over_all_directories(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_groups_are_spread_over_all_directories(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
     for number in range(2):
         group = bytes([number]) * 8
-        live.release(write(live.create(group), f"{number}"), group, T1)
+        release(live, live.create(group), f"{number}", T1, group)
     live.sweep()
     assert [len(files(tmp_path / folder)) for folder in ("a", "b")] == [1, 1]
     assert contents(live.take(bytes([1]) * 8, T1)) == "1"
@@ -347,12 +347,12 @@ def test_groups_are_spread_over_all_directories(tmp_path: Path) -> None:
 
 def test_a_file_that_was_removed_is_no_loss(tmp_path: Path) -> None:
     live = store(tmp_path)
-    file = write(live.create(GROUP), "text")
+    file = live.create(GROUP)
     os.unlink(file.path)
-    live.release(file, GROUP, T1)
+    release(live, file, "text", T1)
     assert isinstance(file.failure, FileNotFoundError)
     assert live.take(GROUP, T1, file) is None
-    assert contents(write(live.create(GROUP), "again")) is not None
+    assert live.create(GROUP).failure is None
 
 
 def test_a_sweep_follows_no_link(tmp_path: Path) -> None:
@@ -371,3 +371,84 @@ def test_a_sweep_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "b" / "timerheap").symlink_to(home)
     LiveStore([str(tmp_path / "b")], "q").sweep()
     assert kept.exists()
+
+
+def test_a_file_under_a_name_that_is_not_its_own_is_refused(tmp_path: Path) -> None:
+    mine = store(tmp_path)
+    file = mine.create(GROUP)
+    release(mine, file, "mine", T1)
+    put(tmp_path, T1, "other", OTHER)
+    home = tmp_path / "timerheap" / "query-q"
+    one, other = (home / f"{group.hex()}.{T1.hex()}" for group in (GROUP, OTHER))
+    one.rename(home / "exchanged")
+    other.rename(one)
+    (home / "exchanged").rename(other)
+    for group in (GROUP, OTHER):
+        taken = mine.take(group, T1, file)
+        assert taken is not file
+        with pytest.raises(ValueError, match="holds a different save, key group or query"):
+            contents(taken)
+    put(tmp_path, T1, "of the query q")
+    (tmp_path / "timerheap" / "query-other").mkdir(0o700)
+    one.rename(tmp_path / "timerheap" / "query-other" / one.name)
+    with pytest.raises(ValueError, match="holds a different save, key group or query"):
+        contents(store(tmp_path, "other").take(GROUP, T1))
+
+
+def executor(local: Path, work: Callable[[], Any]) -> int:
+    """Run `work` in a worker of an executor that then ends, and leaves its local directory; return its id."""
+    local.mkdir(exist_ok=True)
+    child = os.fork()
+    if not child:
+        os._exit(worker(work))
+    assert os.waitpid(child, 0)[1] == 0
+    return child
+
+
+def test_the_files_of_dead_executors_are_removed_and_those_of_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_file, "_LOOK", 0.0)
+    dead, alive, mine = (tmp_path / f"blockmgr-{name}" for name in ("dead", "alive", "mine"))
+    executor(dead, lambda: put(dead, T1, "text"))
+    assert len(files(dead)) == 1
+    alive.mkdir()
+    put(alive, T1, "text")  # by the process that has started this one
+    executor(mine, lambda: put(mine, T1, "text"))
+    assert not (dead / "timerheap").exists()
+    live = LiveStore([str(mine)], "q")
+    live.sweep()
+    assert contents(live.take(GROUP, T1)) == "text", "of an executor with a new daemon"
+    assert contents(store(alive).take(GROUP, T1)) == "text"
+
+
+@pytest.mark.parametrize("owner", ["elsewhere-1-1", "", "-", "a-b-c-d"])
+def test_an_executor_that_may_be_alive_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
+) -> None:
+    monkeypatch.setattr(live_file, "_LOOK", 0.0)
+    other = tmp_path / "blockmgr-other"
+    executor(other, lambda: put(other, T1, "text"))
+    link = other / "timerheap" / "owner"
+    link.unlink()
+    if owner:
+        link.symlink_to(owner)
+    (tmp_path / "blockmgr-mine").mkdir()
+    store(tmp_path / "blockmgr-mine")
+    assert len(files(other)) == 1
+
+
+def test_a_worker_that_survives_its_executor_keeps_the_file_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_file, "_LOOK", 0.0)
+    other = tmp_path / "blockmgr-other"
+    executor(other, lambda: put(other, T1, "text"))
+    survivor = LiveStore([str(other)], "q")
+    taken = survivor.take(GROUP, T1)
+    (tmp_path / "blockmgr-mine").mkdir()
+    store(tmp_path / "blockmgr-mine")
+    assert contents(taken) == "text"
+    del taken
+    store(tmp_path / "blockmgr-mine")
+    assert list(other.iterdir()) == []

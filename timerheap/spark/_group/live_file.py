@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from timerheap._native import _heap
 from timerheap._native._heap import seal, unseal, xxh64
+from timerheap._private import is_private, make_private
 from timerheap.spark._group.memory import PROCESS, Block
 
 
@@ -92,7 +93,8 @@ _LEAST = 64 << 10  # bytes to grow by
 _MAPPED = 1 << 20  # size of the first mapping
 _ZEROS = memoryview(bytes(1 << 18))
 _FIRST_PAGE, _HEAD = 48, 49  # kinds of sealed bytes
-_PLACE = struct.Struct("<QQQQ")  # where the head is, its size, the end of the space, the build
+_PLACE = struct.Struct("<QQQQQ")  # where the head is, its size, the end of the space, the build, the label
+_SEALED = len(seal(_FIRST_PAGE, bytes(_PLACE.size)))
 _OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | os.O_RDWR
 _MAP_FIXED = 0x10  # of Linux
 # What fstatfs() calls the file systems that need more space to overwrite what has been written, or send it to
@@ -124,14 +126,15 @@ class LiveFile:
     If the file cannot be used any more, for example because the disk is full, it is given up, with the reason
     in `failure`: it is removed, its blocks stay valid, and further blocks are in the memory of the process.
 
-    The first page says which build has written the file, and where the head is, which describes the
-    structures in the file. Both have checksums, which blocks have not: they would cost O(size) in each
-    micro-batch. The rest are blocks and free space. The free space is not recorded: what no structure
-    attaches is free.
+    The first page says which build has written the file, what it holds (`label`), and where the head is,
+    which describes the structures in the file. Both have checksums, which blocks have not: they would cost
+    O(size) in each micro-batch. The rest are blocks and free space. The free space is not recorded: what no
+    structure attaches is free.
     """
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
+        self.label = 0  # 64 bits that `write_head` writes, and `read_head` and `relock` expect
         self.failure: OSError | None = None
         self._fd = fd
         self._locked = False
@@ -214,7 +217,7 @@ class LiveFile:
         if self.failure is not None:
             return False
         block.bytes[: len(sealed)] = np.frombuffer(sealed, np.uint8)
-        place = seal(_FIRST_PAGE, _PLACE.pack(block.at, len(sealed), self._end, _build()))
+        place = seal(_FIRST_PAGE, _PLACE.pack(block.at, len(sealed), self._end, _build(), self.label))
         self._map[: len(place)] = np.frombuffer(place, np.uint8)
         self.release(block)  # it is written anew before the file is released again
         return True
@@ -223,7 +226,7 @@ class LiveFile:
         """Map the file, all of whose space is free then, and return its head.
 
         Raises OSError if the file cannot be mapped, and ValueError if `write_head` of this build has not
-        written it, or not completely, or others may write to it.
+        written it under this label, or not completely, or others may write to it.
         """
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid():
@@ -232,10 +235,11 @@ class LiveFile:
             raise ValueError(f"{self.path} must have at least {_PAGE} bytes, got {found.st_size}")
         if len(self._map) != found.st_size:
             self._map = self._mapped(found.st_size)
-        place = self._map[: len(seal(_FIRST_PAGE, bytes(_PLACE.size)))]
-        at, size, self._end, build = _PLACE.unpack(unseal(_FIRST_PAGE, place))
+        at, size, self._end, build, label = _PLACE.unpack(unseal(_FIRST_PAGE, self._map[:_SEALED]))
         if build != _build():
             raise ValueError(f"{self.path} was written by another version of timerheap, NumPy or PyArrow")
+        if label != self.label:
+            raise ValueError(f"{self.path} holds a different save, key group or query than its name says")
         if not _PAGE <= at < at + size <= self._end <= found.st_size:
             raise ValueError(f"the head of {self.path} lies outside of it")
         head = bytes(unseal(_HEAD, self._map[at : at + size]))
@@ -254,12 +258,19 @@ class LiveFile:
         self._locked = False
 
     def relock(self, path: str) -> bool:
-        """Lock the file again after it was released, if it is now at `path` and nobody else has it."""
+        """Lock the file again after it was released, if it is now at `path` and nobody else has it.
+
+        Returns False if the file does not have the label, or is shorter than the mapping: the first use of a
+        page beyond its end would end this process (SIGBUS).
+        """
         try:
             found, mine = os.stat(path, follow_symlinks=False), os.fstat(self._fd)
-        except OSError:
+            if self._locked or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino):
+                return False
+            *_, label = _PLACE.unpack(unseal(_FIRST_PAGE, os.pread(self._fd, _SEALED, 0)))
+        except (OSError, ValueError):
             return False
-        if self._locked or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino) or not self._lock():
+        if label != self.label or mine.st_size < len(self._map) or not self._lock():
             return False
         self.path = path
         return True
@@ -270,6 +281,7 @@ class LiveFile:
         This object keeps its blocks, which somebody else may have written to since, and gives up the file.
         """
         file = type(self)(self.path, self._fd)
+        file.label = self.label
         file._map, file._mappings, file._locked = self._map, self._mappings, self._locked
         self._fd, self._locked, self._mappings = -1, False, []
         return file
@@ -417,7 +429,9 @@ def _rounded(nbytes: int, unit: int) -> int:
 
 
 _NAME = re.compile(r"([0-9a-f]{8,64})\.([0-9a-f]{8,64})(\.taken)?")
-_IDLE, _LEFT = 3600.0, 86400.0  # seconds
+_IDLE, _LEFT, _LOOK = 3600.0, 86400.0, 60.0  # seconds
+_LOCAL = "blockmgr-"  # Spark's name of a local directory of an executor
+_HOME, _OWNER = "timerheap", "owner"
 _GONE = math.inf
 
 
@@ -425,18 +439,22 @@ class LiveStore:
     """The live files of one query in the local directories of an executor, which Spark removes with it.
 
     The name of a released file is the id of its key group and the token under which the group was saved, so
-    its contents are those of the state store at that token, and nothing in it needs to be compared. A worker
-    takes a file by renaming it. Of several tasks for one group, such as an attempt and its retry, one gets
-    the file, and the others load the group from the state store. After the save the worker renames the file
-    to the new token.
+    its contents are those of the state store at that token. Its label, a hash of both and of the query, shows
+    whether somebody has renamed it. A worker takes a file by renaming it. Of several tasks for one group,
+    such as an attempt and its retry, one gets the file, and the others load the group from the state store.
+    After the save the worker renames the file to the new token.
 
     While a worker has a file, it holds a lock on it. A file that is taken and not locked belonged to a worker
     that died, and is removed. So is a released file of the group with another token: that save was never
     committed, or the group has been loaded elsewhere since.
+
+    Spark does not remove the directories of an executor that was killed while the application runs. Each
+    directory of files has a link that names the process that has started its workers (`_owner`). If that
+    process is dead, the executors next to it remove the directory.
     """
 
     def __init__(self, directories: list[str], query: str) -> None:
-        self._homes = [os.path.join(directory, "timerheap") for directory in directories]
+        self._homes = [os.path.join(directory, _HOME) for directory in directories]
         self._query = "query-" + quote(query, safe="")
         self._found: dict[bytes, list[str]] = {}
 
@@ -449,8 +467,10 @@ class LiveStore:
 
     def _create(self, group: bytes) -> LiveFile:
         directory = self._directory(group)
-        for one in (os.path.dirname(directory), directory):
-            _make_private(one)
+        home = os.path.dirname(directory)
+        make_private(home)
+        _own(home)
+        make_private(directory)
         return LiveFile.create(_taken(directory, group))
 
     def take(self, group: bytes, token: bytes, known: LiveFile | None = None) -> LiveFile | None:
@@ -464,8 +484,12 @@ class LiveStore:
         for other in self._found.pop(group, []):
             if other != path:
                 _remove_unless_locked(other)
+        label = self._label(group, token)
+        if known is not None:
+            known.label = label
         file = known if known is not None and known.relock(path) else _locked(path)
         if file is not None:
+            file.label = label
             try:
                 file.move(_taken(directory, group))
             except OSError:  # it was taken and released again just before the lock
@@ -473,8 +497,11 @@ class LiveStore:
                 return None
         return file
 
-    def release(self, file: LiveFile, group: bytes, token: bytes) -> None:
-        """Release a file that has a head for the worker that reads this token from the state store."""
+    def release(self, file: LiveFile, head: bytes, group: bytes, token: bytes) -> None:
+        """Release a file with a head for the worker that reads this token from the state store."""
+        file.label = self._label(group, token)
+        if not file.write_head(head):
+            return
         try:
             file.move(_released(self._directory(group), group, token))
             file.unlock()
@@ -482,25 +509,28 @@ class LiveStore:
             file.give_up(e)
 
     def sweep(self) -> None:
-        """Remove the files of dead workers, and all files of other queries that have been idle for an hour.
+        """Remove the files of dead workers and executors, and of other queries that are idle for an hour.
 
         Costs one look into a few directories. Other files of the query are remembered for `take`.
         """
         self._found = {}
+        for home in self._homes:
+            if is_private(home):
+                _own(home)
+            _remove_dead_neighbours(home)
         then = time.time() - _IDLE
-        for query in (each for home in self._homes if _is_private(home) for each in _entries(home)):
-            if not _is_private(query.path):
+        for query in (each for home in self._homes if is_private(home) for each in _entries(home)):
+            if not is_private(query.path):
                 continue
             if query.name == self._query:
                 self._look_into(query.path)
                 continue
-            idle = _changed(query) < then
+            if _changed(query) < then:
+                _remove_query(query.path)
+                continue
             for file in _entries(query.path):
-                if idle or file.name.endswith(".taken"):  # it may have had its last micro-batch
+                if file.name.endswith(".taken"):  # the query may have had its last micro-batch
                     _remove_unless_locked(file.path)
-            if idle:
-                with suppress(OSError):  # a file in it may be in use
-                    os.rmdir(query.path)
 
     def _look_into(self, directory: str) -> None:
         released = []
@@ -521,6 +551,9 @@ class LiveStore:
     def _directory(self, group: bytes) -> str:
         return os.path.join(self._homes[group[0] % len(self._homes)], self._query)
 
+    def _label(self, group: bytes, token: bytes) -> int:
+        return xxh64(f"{self._query} {group.hex()} {token.hex()}".encode())
+
 
 def _released(directory: str, group: bytes, token: bytes) -> str:
     return os.path.join(directory, f"{group.hex()}.{token.hex()}")
@@ -530,24 +563,77 @@ def _taken(directory: str, group: bytes) -> str:
     return os.path.join(directory, f"{group.hex()}.{os.urandom(8).hex()}.taken")
 
 
-def _make_private(directory: str) -> None:
-    """Make a directory that nobody else can read; raise OSError if others can write to an existing one."""
-    try:
-        os.mkdir(directory, 0o700)
-    except FileExistsError:
-        if not _is_private(directory):
-            raise PermissionError(
-                errno.EACCES, "must be a directory that only this user can read and write", directory
-            ) from None
+def _owner() -> str:
+    """Return what names the process that has started this one, such as the daemon of an executor."""
+    parent = os.getppid()
+    return f"{_namespace()}-{parent}-{_started(parent)}"
 
 
-def _is_private(directory: str) -> bool:
-    """Return whether a path is a directory, no link to one, that nobody else can use."""
+def _own(home: str) -> None:
+    """Make the owner of this process that of a directory of files."""
+    owner, link = _owner(), os.path.join(home, _OWNER)
+    with suppress(OSError):  # then nobody removes it but Spark
+        if os.path.islink(link):
+            if os.readlink(link) == owner:
+                return
+            os.unlink(link)
+        os.symlink(owner, link)
+
+
+def _is_dead(owner: str) -> bool:
+    """Return whether an owner has ended; False if this process cannot know."""
+    namespace, _, process = owner.partition("-")
+    pid, _, started = process.partition("-")
+    return namespace == _namespace() and pid.isdecimal() and _started(int(pid)) != started
+
+
+def _namespace() -> str:
     try:
-        found = os.lstat(directory)
+        return str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        return ""
+
+
+def _started(pid: int) -> str:
+    """Return when a process has started, in ticks of the system; "" if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, *fields = file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]
+
+
+_looked: dict[str, float] = {}
+
+
+def _remove_dead_neighbours(home: str) -> None:
+    """Remove the files of the dead executors whose local directories are next to that of `home`."""
+    mine = os.path.dirname(home)
+    around, now = os.path.dirname(mine), time.monotonic()
+    if now < _looked.get(around, -math.inf) + _LOOK:
+        return
+    _looked[around] = now
+    for entry in _entries(around):
+        home = os.path.join(entry.path, _HOME)
+        if entry.path == mine or not entry.name.startswith(_LOCAL) or not is_private(home):
+            continue
+        with suppress(OSError):  # it has no owner yet, or a worker that has survived it has a file
+            if _is_dead(os.readlink(os.path.join(home, _OWNER))):
+                for query in _entries(home):
+                    if is_private(query.path):
+                        _remove_query(query.path)
+                if os.listdir(home) == [_OWNER]:
+                    os.unlink(os.path.join(home, _OWNER))
+                    os.rmdir(home)
+
+
+def _remove_query(directory: str) -> None:
+    """Remove a directory of files, but for those that are in use."""
+    for file in _entries(directory):
+        _remove_unless_locked(file.path)
+    with suppress(OSError):  # a file in it may be in use
+        os.rmdir(directory)
 
 
 def _entries(directory: str) -> Iterator[os.DirEntry[str]]:

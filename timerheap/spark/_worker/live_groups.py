@@ -187,8 +187,9 @@ class LiveGroups:
         group.evolved = False
         file, manifest = group.memory, stored.manifest
         if isinstance(file, LiveFile) and self._files is not None:
-            if file.failure is None and file.write_head(json.dumps(group.head()).encode()):
-                self._files.release(file, manifest.id, manifest.token)
+            if file.failure is None:
+                head = json.dumps(group.head()).encode()
+                self._files.release(file, head, manifest.id, manifest.token)
             if file.failure is not None:
                 self._report(file.failure)
         _cache.put(self._owner, label, group, stored)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,8 @@ from flights import read_flights
 from pyspark.sql import Row, SparkSession
 
 import timerheap.spark
-from timerheap import KeyedProcessFunction, WatermarkStrategy
+from timerheap import MIN_WATERMARK, KeyedProcessFunction, WatermarkStrategy
+from timerheap.watermarks import WatermarkGenerator
 
 pytestmark = pytest.mark.spark
 
@@ -171,6 +173,35 @@ def test_rows_too_far_ahead_are_kept_and_do_not_advance_the_watermark(
     assert [row[-2] for row in found if row[0] is None] == [1_000 - DELAY - 900]
 
 
+class AfterEveryThirdRow(WatermarkGenerator):
+    """Emits the largest time after each third row."""
+
+    def __init__(self) -> None:
+        self.rows, self.largest = 0, MIN_WATERMARK
+
+    def on_event(self, event: Any, timestamp: int, output: Any) -> None:
+        self.rows += 1
+        self.largest = max(self.largest, timestamp)
+
+    def on_periodic_emit(self, output: Any) -> None:
+        if self.rows == 3:
+            self.rows = 0
+            output.emit_watermark(self.largest)
+
+
+def test_a_generator_keeps_its_state_in_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    strategy = WatermarkStrategy.for_generator(AfterEveryThirdRow)
+    for start in (1_000, 3_000):  # the second run begins with the second row of three
+        parts = [rows(("a", 1, at)) for at in (start, start + 1_000)]
+        streams.write_batches(tmp_path / "input", parts, SCHEMA)
+        streams.run(echoed(streams.read_stream(spark, tmp_path / "input"), watermark=strategy), tmp_path)
+    assert [row[:3] for row in streams.sink(spark, tmp_path) if row[0] == "timer"] == [
+        ("timer", "a", 1_000),
+        ("timer", "a", 2_000),
+        ("timer", "a", 3_000),
+    ]
+
+
 @pytest.mark.promises("PyFlink", "supported", "WatermarkStrategy.with_idleness")
 def test_an_idle_channel_does_not_hold_back_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
     """No row follows the first micro-batch; without the timeout the watermark would stay with channel 2."""
@@ -190,6 +221,17 @@ def test_an_idle_channel_does_not_hold_back_the_watermark(spark: SparkSession, t
     assert b[3] in (4_999, 5_999)  # channel 2 may become idle before or after the first query stops
 
 
+class Locked(AfterEveryThirdRow):
+    """Has an attribute that cannot be kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+SHARED = AfterEveryThirdRow()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -197,6 +239,14 @@ def test_an_idle_channel_does_not_hold_back_the_watermark(spark: SparkSession, t
         ({"channel": 3}, "channel must be a column name, got 3"),
         ({"late": True}, 'late must be "drop" or "emit", got True'),
         ({"watermark": 5}, "watermark must be a WatermarkStrategy, got 5"),
+        (
+            {"watermark": WatermarkStrategy.for_generator(lambda: SHARED)},
+            "must make a new generator",
+        ),
+        (
+            {"watermark": WatermarkStrategy.for_generator(Locked)},
+            "Locked.lock must be a number, str",
+        ),
         ({"watermark": STRATEGY.with_timestamp_assigner(lambda row, _: row.at)}, "with_timestamp_assigner"),
     ],
 )

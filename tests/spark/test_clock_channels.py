@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ from hypothesis import strategies as st
 from timerheap import MIN_WATERMARK, WatermarkStrategy
 from timerheap.spark._exchange.frames import OBSERVED, merged
 from timerheap.spark._exchange.frames import observed as observed_rows
-from timerheap.spark._group.watermark import WatermarkState, decode_clock
-from timerheap.watermarks import BoundedOutOfOrdernessWatermarks
+from timerheap.spark._group.watermark import WatermarkState, decode_clock, encode_clock
+from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, WatermarkGenerator
 
 DELAY, TIMEOUT = 5, 30
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)
@@ -372,6 +374,122 @@ def test_a_generator_for_each_channel_has_the_watermarks_of_a_common_delay() -> 
     for at in (100, 50, 90, 300):
         rows = observed((0, "a", at), (0, "b", at + 7))
         assert len({clock.observe(rows, None, None) for clock in clocks}) == 1
-        first, second = (clock.to_bytes() for clock in clocks)
-        assert first == second
-        clocks[0] = WatermarkState.from_bytes(first, (own,), ("airport",))
+        clocks[0] = WatermarkState.from_bytes(clocks[0].to_bytes(), (own,), ("airport",))
+
+
+class Counting(WatermarkGenerator):
+    """Emits the largest time after each `every`th row."""
+
+    def __init__(self, every: int = 3) -> None:
+        self.every, self.rows, self.largest = every, 0, MIN_WATERMARK
+
+    def on_event(self, event: Any, timestamp: int, output: Any) -> None:
+        self.rows += 1
+        self.largest = max(self.largest, timestamp)
+
+    def on_periodic_emit(self, output: Any) -> None:
+        if self.rows >= self.every:
+            self.rows = 0
+            output.emit_watermark(self.largest)
+
+
+COUNTING = WatermarkStrategy.for_generator(Counting)
+
+
+@pytest.mark.parametrize("load", [False, True])
+def test_a_generator_keeps_its_attributes_between_micro_batches(load: bool) -> None:
+    clock = WatermarkState((COUNTING, STRATEGY), ("airport", None))
+    found = []
+    for at in (100, 400, 300, 200, 500, 450, 600):
+        clock.observe(observed((0, "JFK", at), (0, "LGA", at + 7), (1, None, 10_000)), None, None)
+        found.append(clock.watermark)
+        clock = reloaded(clock, (COUNTING, STRATEGY)) if load else clock
+    assert found == [MIN_WATERMARK, MIN_WATERMARK, 400, 400, 400, 500, 500]
+
+
+def test_a_generator_counts_all_rows_of_a_micro_batch() -> None:
+    clock = WatermarkState((COUNTING,), (None,))
+    assert clock.observe(pa.table([[0], [None], [70], [2]], schema=OBSERVED), None, None) == MIN_WATERMARK
+    clock = reloaded(clock, (COUNTING,))
+    assert clock.observe(pa.table([[0], [None], [60], [1_000]], schema=OBSERVED), None, None) == 70
+
+
+def test_the_settings_of_a_generator_are_those_of_the_code_that_runs() -> None:
+    stored = WatermarkState((COUNTING,), (None,))
+    stored.observe(observed((0, None, 100)), None, None)
+    two = WatermarkStrategy.for_generator(lambda: Counting(every=2))
+    for strategy, watermark in ((COUNTING, MIN_WATERMARK), (two, 200), (STRATEGY, 200 - DELAY - 1)):
+        clock = WatermarkState.from_bytes(stored.to_bytes(), (strategy,), (None,))
+        assert clock.observe(observed((0, None, 200)), None, None) == watermark
+
+
+class Remembering(WatermarkGenerator):
+    """Has attributes of all types that are kept, and one that never changes."""
+
+    zone = object()
+
+    def __init__(self) -> None:
+        self.inner, self.delays, self.first = BoundedOutOfOrdernessWatermarks(7), deque(maxlen=2), None
+        self.seen: dict[Any, Any] = {}
+        self.pause = timedelta(seconds=1)
+
+    def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
+        self.first = max_timestamp if self.first is None else self.first
+        self.delays.append(max_timestamp / 3)
+        self.seen[max_timestamp, "at"] = {float("-inf"), True, "ä"}, [None, ()]
+        self.watermark = self.inner.on_batch(max_timestamp, count, now)
+        return self.watermark
+
+
+def test_attributes_of_all_plain_types_are_kept() -> None:
+    strategy = WatermarkStrategy.for_generator(Remembering)
+    clocks = [WatermarkState((strategy,), (None,)) for _ in range(2)]
+    for at in (100, 400, 300):
+        for clock in clocks:
+            clock.observe(observed((0, None, at)), None, None)
+        clocks[1] = reloaded(clocks[1], (strategy,))
+    clocks[1].observe(observed((0, None, 20)), None, None)
+    clocks[0].observe(observed((0, None, 20)), None, None)
+    (one, other) = (vars(clock._inputs[0]._generators._of_channels[0]) for clock in clocks)
+    assert vars(one.pop("inner")) == vars(other.pop("inner"))
+    assert one == other
+    assert one["delays"] == deque([100.0, 20 / 3])
+    assert clocks[1].to_bytes() == clocks[0].to_bytes()
+
+
+def test_a_generator_whose_state_cannot_be_kept_raises() -> None:
+    class Holding(WatermarkGenerator):
+        def __init__(self) -> None:
+            self.times: Any = None
+
+        def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
+            self.times = np.array([max_timestamp])
+            return max_timestamp
+
+    clock = WatermarkState((WatermarkStrategy.for_generator(Holding),), (None,))
+    clock.observe(observed((0, None, 100)), None, None)
+    with pytest.raises(TypeError, match=r"Holding.times must be a number.* got array\(\[100\]\); keep it"):
+        clock.to_bytes()
+
+
+def test_a_generator_that_uses_its_row_raises() -> None:
+    class Punctuated(WatermarkGenerator):
+        def on_event(self, event: Any, timestamp: int, output: Any) -> None:
+            if event == "flush":
+                output.emit_watermark(timestamp)
+
+    clock = WatermarkState((WatermarkStrategy.for_generator(Punctuated),), (None,))
+    with pytest.raises(TypeError, match=r"on_event\(\) must not use its event on Spark"):
+        clock.observe(observed((0, None, 100)), None, None)
+
+
+@pytest.mark.parametrize(
+    "state", ["", "5", "[]", '["Counting", 3]', '["Counting", [0, 5]]', '["Counting", [0, {]]']
+)
+def test_a_state_of_generators_that_is_none_raises(state: str) -> None:
+    stored = WatermarkState((COUNTING,), (None,))
+    stored.observe(observed((0, None, 100)), None, None)
+    clock = decode_clock(stored.to_bytes())
+    clock.inputs[0].generators = state
+    with pytest.raises(ValueError, match="the watermark's state has no state of generators"):
+        WatermarkState.from_bytes(encode_clock(clock), (COUNTING,), (None,))

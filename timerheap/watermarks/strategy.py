@@ -113,7 +113,13 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_generator(create_watermark_generator: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-        """Return a strategy with a custom generator.
+        """Return a strategy with a custom generator, one for each channel.
+
+        On Spark a generator receives micro-batches (`WatermarkGenerator.on_batch`), and the checkpoint keeps
+        its attributes between them: numbers, str, bool and None, lists, tuples, sets, dicts and deques of
+        them, and other generators. An attribute that is still that of a new generator is not kept, so that
+        settings are those of the code that runs. An attribute of another type must not change; what a
+        generator keeps elsewhere, as in a global variable, is lost. A class of a different name begins anew.
 
         Parameters
         ----------

@@ -5,7 +5,7 @@ Little-endian, in two halves: the times, which most micro-batches change, and th
 The times begin with the version u8, the number of inputs u8, the watermark i64, the size of this half u32 and
 the run of the query. Each input has its watermark i64, the number of channels u32, the begin of the run i64
 and whether it is idle u8; then, for all channels, the watermarks, the largest timestamps, the times of
-activity, and whether they are active u8.
+activity, whether they are active u8, and a text with the state of their generators, a JSON object.
 
 The names are, for each input, its channel column, the lengths of the names i32, and the names.
 
@@ -16,6 +16,7 @@ They are in 8 planes: the first bytes of all numbers, then the second, and so on
 
 from __future__ import annotations
 
+import json
 import struct
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,9 +29,10 @@ import pyarrow.compute as pc
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks import WatermarkGenerator, WatermarkStatus, WatermarkStrategy
 from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
+from timerheap.watermarks.generators import change, changes
 from timerheap.watermarks.valve import Explanation, StatusWatermarkValve
 
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct("<BBqI")
 _LENGTH = struct.Struct("<i")
 _INPUT = struct.Struct("<qIqB")
@@ -51,6 +53,7 @@ class InputClock:
     active_at: np.ndarray
     begun_at: int = MIN_WATERMARK  # the time of the first micro-batch of the run, if micro-batches have one
     idle: bool = False
+    generators: str | None = None  # of `_Generators.state`
 
 
 @dataclass(slots=True)
@@ -70,7 +73,7 @@ def encode_clock(clock: StoredClock) -> bytes:
         base = np.int64(input_.watermark)
         times += [_planes(input_.watermarks - base), _planes(input_.max_timestamps - input_.watermarks)]
         times.append(_planes(input_.active_at - base))
-        times.append(input_.active.astype(np.uint8).tobytes())
+        times += [input_.active.astype(np.uint8).tobytes(), *_text(input_.generators)]
         lengths = pc.binary_length(pa.array(input_.names, pa.string())).fill_null(-1).to_numpy()
         text = "".join(filter(None, input_.names))
         names += [*_text(input_.column), lengths.astype("<i4").tobytes(), text.encode()]
@@ -147,7 +150,7 @@ class _Reader:
         if active.max(initial=idle) > 1:
             raise ValueError("the watermark's state has an invalid flag")
         columns = watermarks, max_timestamps, active.view(bool), active_at
-        return InputClock(None, watermark, [], *columns, begun_at, bool(idle))
+        return InputClock(None, watermark, [], *columns, begun_at, bool(idle), self.text())
 
     def named(self, input_: InputClock) -> InputClock:
         """Return an input with the names of its channels."""
@@ -302,6 +305,7 @@ class InputChannels:
             self._active_at.copy(),
             self._begun_at,
             self.valve.status is WatermarkStatus.IDLE,
+            self._generators.state(),
         )
 
     def restore(self, clock: InputClock) -> None:
@@ -312,7 +316,7 @@ class InputChannels:
         self._numbers = dict(zip(clock.names, range(n), strict=True))
         if len(self._numbers) != n:
             raise ValueError("the watermark's state has two channels of one name")
-        self._generators = _Generators(self._strategy)
+        self._generators = _Generators(self._strategy, clock.generators)
         self._max_timestamps = clock.max_timestamps.copy()
         self._active_at = clock.active_at.copy()
         self.valve = StatusWatermarkValve._of_columns(
@@ -323,11 +327,34 @@ class InputChannels:
 
 
 class _Generators:
-    """The generators of channels: a delay for all of them, or one for each, made when it is first used."""
+    """The generators of channels: a delay for all of them, or one for each, made when it is first used.
 
-    def __init__(self, strategy: WatermarkStrategy) -> None:
+    `state` is what the method of that name returned before, also with another strategy.
+    """
+
+    def __init__(self, strategy: WatermarkStrategy, state: str | None = None) -> None:
         self._strategy = strategy
         self._of_channels: dict[int, WatermarkGenerator] = {}
+        self._kept: dict[int, dict[str, Any]] = {}  # what a generator differs in from a new one, by channel
+        if state is not None and strategy._delay is None:
+            try:
+                class_, *channels = json.loads(state)
+                kept = {int(channel): dict(found) for channel, found in channels}
+            except (TypeError, ValueError) as e:
+                raise ValueError(f"the watermark's state has no state of generators: {e}") from None
+            self._kept = kept if class_ == self._class() else {}
+
+    def _class(self) -> str:
+        return type(self._strategy.create_watermark_generator()).__name__
+
+    def state(self) -> str | None:
+        """Return the state of the generators, None for none; equal states, equal texts."""
+        if self._of_channels:
+            new = self._strategy.create_watermark_generator()
+            self._kept |= {channel: changes(each, new) for channel, each in self._of_channels.items()}
+        if not self._kept:
+            return None
+        return json.dumps([self._class(), *sorted(self._kept.items())], sort_keys=True)
 
     def watermarks(
         self,
@@ -358,7 +385,9 @@ class _Generators:
         generator = self._of_channels.get(channel)
         if generator is None:
             generator = self._of_channels[channel] = self._strategy.create_watermark_generator()
-            if before > MIN_WATERMARK:
+            if channel in self._kept:
+                change(generator, self._kept[channel])
+            elif before > MIN_WATERMARK:
                 generator.on_batch(before, 1, None)
         return generator
 

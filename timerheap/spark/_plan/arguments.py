@@ -29,6 +29,7 @@ from timerheap.spark._group.key_group import BROADCAST_STATE
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._query import TIME, Late, shown_name
 from timerheap.watermarks import NoWatermarks, WatermarkStrategy
+from timerheap.watermarks.generators import changes
 
 _RESERVED = "__timerheap_"
 
@@ -164,6 +165,14 @@ def expect_event_time(
             f"{prefix}watermark must have no timestamp assigner, got {watermark!r}, where {named} names the "
             f"column {event_time!r} for the timestamps; leave out one of them"
         )
+    if watermark._delay is None:
+        generator, new = (watermark.create_watermark_generator() for _ in range(2))
+        if generator is new:
+            raise ValueError(
+                f"{prefix}watermark must make a new generator for each channel, got {watermark!r}, which "
+                "returns the same one twice; make it in the function that for_generator() takes"
+            )
+        changes(generator, new)  # raises TypeError for what cannot be kept in the checkpoint
     return watermark
 
 

@@ -281,6 +281,31 @@ def test_a_deduplication_keeps_the_last_row_of_a_stream(spark: SparkSession, tmp
     assert streams.sink(spark, tmp_path) == [(3,)]
 
 
+@pytest.mark.parametrize(
+    ("frame", "late"),
+    [
+        ("ROWS BETWEEN 1 PRECEDING", {7: 2, 4: 2, 11: 2, 13: 2}),
+        ("RANGE BETWEEN INTERVAL '60' SECOND PRECEDING", {7: 3, 4: 4, 11: 5, 13: 6}),
+        ("RANGE BETWEEN INTERVAL '1' SECOND PRECEDING", {6: 1, 5: 2, 7: 3, 4: 3, 9: 1, 10: 2, 11: 3, 13: 1}),
+    ],
+)
+def test_a_row_over_others_is_late_behind_the_last_of_its_key(
+    frame: str, late: dict[int, int], spark: SparkSession, tmp_path: Path
+) -> None:
+    """As Flink 2.3 answers if the watermark follows each row; some rows of a are behind it."""
+    keys, seconds = "aabaaaabaaabab", (1, 2, 60, 3, 2, 1.5, 2.5, 70, 2.9, 3, 3.5, 80, 3.6, 90)
+    rows = [
+        {"k": k, "ts": at(second / 60), "v": number, "user": None}
+        for number, (k, second) in enumerate(zip(keys, seconds, strict=True), 1)
+    ]
+    streams.write_batches(tmp_path / "input", [rows[:3], rows[3:8], rows[8:12], rows[12:]], SCHEMA)
+    streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t")
+    query = f"SELECT v, COUNT(*) OVER (PARTITION BY k ORDER BY ts {frame} AND CURRENT ROW) AS n FROM t"
+    result = timerheap.spark.sql(spark, query, "ts - INTERVAL '1' SECOND", max_parallelism=2)
+    found = dict(row for batch in streams.batches(result, tmp_path) for row in batch)
+    assert {number: n for number, n in found.items() if keys[number - 1] == "a"} == {1: 1, 2: 2, **late}
+
+
 SESSION = COUNTS.replace("TUMBLE", "SESSION")
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
 

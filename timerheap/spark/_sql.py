@@ -28,7 +28,7 @@ from timerheap.spark._plan.aggregates import resolve_aggregate
 from timerheap.spark._plan.arguments import key_columns, named_column, quoted
 from timerheap.spark._plan.build import Input, build, marked, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay, strategy_of
-from timerheap.spark._query import Query
+from timerheap.spark._query import Late, Query
 from timerheap.spark._windows import (
     GroupedWindows,
     Source,
@@ -452,7 +452,9 @@ class _Planner:
         result = [*(df.schema[name] for name in names), *(one.field for one in plan.computed)]
         work = OverRows(plan.work(), names, types, node.preceding, node.rows)
         used = [*names, *plan.dtypes]
-        return self._processed(work, df, node.keys, used, result, (clock,), time=str(clock.time))
+        return self._processed(
+            work, df, node.keys, used, result, (clock,), time=str(clock.time), late="process"
+        )
 
     def _processed(
         self,
@@ -466,6 +468,7 @@ class _Planner:
         time: str = ENDS,
         ended: bool = False,
         local: LocalFirstRows | None = None,
+        late: Late = "drop",
     ) -> _Relation:
         """Return what a function makes of rows, once the watermark has passed their `time`."""
         if time == ENDS and (ended or not df.isStreaming):
@@ -490,6 +493,7 @@ class _Planner:
             max_parallelism=self._options.get("max_parallelism"),
             key_names=[name for name in keys if not name.startswith(_HIDDEN)],
             reduce=local,
+            late=late,
         )
         return _Relation(build(query, df, each_batch=ended), clocks, ended=True)
 

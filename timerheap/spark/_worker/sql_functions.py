@@ -17,7 +17,7 @@ from timerheap.spark._slices import input_column
 from timerheap.spark._worker.window_runner import result_column
 from timerheap.spark._worker.wrapped_runners import SIDES
 from timerheap.state import ValueStateDescriptor
-from timerheap.timer import MAX_WATERMARK
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf import GlobalWindowAggregate, TumblingSliceAssigner
 from timerheap.types import Types
 
@@ -123,7 +123,10 @@ class OverRows(BatchProcessFunction):
     """Emits each row with aggregates of its frame: the rows of its key up to it, from some ms or rows before.
 
     A row costs as much as its frame has rows. Of each key the state has the rows that later frames may
-    contain. Those of a frame in ms are dropped by a timer.
+    contain. Those of a frame in ms are dropped by a timer, as late as Flink may drop them.
+
+    As in Flink, a row behind the watermark is late only if its time is not above that of the last row of its
+    key, as long as the state has that row.
 
     Parameters
     ----------
@@ -148,20 +151,28 @@ class OverRows(BatchProcessFunction):
 
     def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
         self._past = runtime_context.get_state(ValueStateDescriptor("rows", pa.list_(self._type)))
+        self._late = runtime_context.get_metrics_group().counter("num_late_records_dropped")
 
     def process_batch(
         self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
     ) -> Iterator[pa.RecordBatch]:
         """Aggregate the frame of each row, in the order of time and content."""
         assert ctx.timestamps is not None
-        keys = np.unique(ctx.ids)
+        keys, numbers = np.unique(ctx.ids, return_inverse=True)
         past = self._past.values(keys)
-        held = past.flatten()
-        fields = [pa.array(ctx.timestamps), *(batch.column(name) for name in self._type.names[1:])]
-        arrived = pa.StructArray.from_arrays(fields, self._type.names).cast(self._type)
-        rows = pa.concat_arrays([held.cast(self._type), arrived])
+        held = past.flatten().cast(self._type)
         lengths = past.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        ids = np.concatenate([np.repeat(keys, lengths), ctx.ids])
+        last = np.full(len(keys), MIN_WATERMARK)
+        last[lengths > 0] = held.field("time").to_numpy()[np.cumsum(lengths)[lengths > 0] - 1]
+        in_time = ctx.timestamps > last[numbers]
+        self._late.inc(int(np.count_nonzero(~in_time)))
+        if not in_time.any():
+            return
+        batch = batch.filter(pa.array(in_time))
+        fields = [pa.array(ctx.timestamps[in_time]), *(batch.column(name) for name in self._type.names[1:])]
+        arrived = pa.StructArray.from_arrays(fields, self._type.names).cast(self._type)
+        rows = pa.concat_arrays([held, arrived])
+        ids = np.concatenate([np.repeat(keys, lengths), ctx.ids[in_time]])
         times = rows.field("time").to_numpy()
         order = np.lexsort((times, ids))  # stable: what has arrived is in the order of its content
         rows, ids, times = rows.take(pa.array(order)), ids[order], times[order]
@@ -214,13 +225,16 @@ class OverRows(BatchProcessFunction):
     ) -> None:
         """Keep the rows that later frames may contain."""
         ends = np.searchsorted(ids, keys, side="right")
+        sizes = np.diff(ends, prepend=0)
         if self._preceding is None:
-            kept = np.repeat(ends, np.diff(ends, prepend=0)) - np.arange(len(ids)) <= (self._rows or 0)
+            kept = np.repeat(ends, sizes) - np.arange(len(ids)) <= (self._rows or 1)
         else:
-            timers = ctx.timer_service()
-            kept = times > timers.current_watermark() - self._preceding
-            timers.register_event_time_timers(keys, times[ends - 1] + self._preceding, name="last")
-        counts = np.add.reduceat(kept.astype(np.int32), ends - np.diff(ends, prepend=0))
+            last = times[ends - 1]
+            kept = times >= np.repeat(last, sizes) - self._preceding
+            ctx.timer_service().register_event_time_timers(
+                keys, last + self._preceding * 3 // 2 + 1, name="last"
+            )
+        counts = np.add.reduceat(kept.astype(np.int32), ends - sizes)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         values = rows.take(pa.array(np.flatnonzero(kept)))
         self._past.update_many(keys, pa.ListArray.from_arrays(pa.array(offsets), values))

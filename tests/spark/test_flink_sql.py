@@ -68,6 +68,21 @@ def test_keywords_may_be_in_any_case(query: str) -> None:
     assert repr(parsed(query.lower())).lower() == repr(parsed(query)).lower()
 
 
+@pytest.mark.promises(
+    "Flink SQL", "different", "TUMBLE_PROCTIME", note="the time of the micro-batch; Flink 2.3 returns null"
+)
+def test_the_times_of_group_windows_are_parsed() -> None:
+    window = "(ts, INTERVAL '1' MINUTE)"
+    ends = ", ".join(f"TUMBLE_{end}{window} AS t{end}" for end in ("START", "END", "ROWTIME", "PROCTIME"))
+    query: Any = parsed(f"SELECT {ends} FROM t GROUP BY TUMBLE{window}")
+    assert query.columns == (
+        ("window_start", "tSTART"),
+        ("window_end", "tEND"),
+        ("window_time", "tROWTIME"),
+        ("CURRENT_TIMESTAMP()", "tPROCTIME"),
+    )
+
+
 def windows_of(function: str) -> Any:
     query: Any = parsed(f"SELECT COUNT(*) FROM TABLE({function}) GROUP BY window_start, window_end")
     return query.source

@@ -319,7 +319,7 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
         (
             COUNTS.replace("ts", "nope"),
             {"watermark": STRATEGY},
-            "DESCRIPTOR must name a column of table stream, got nope",
+            "the time must be a column of table stream, got nope",
         ),
         (COUNTS.replace("ts", "nope"), {"processing_time": "p"}, r"got nope; the columns are \['rate'"),
         (COUNTS, {"processing_time": "ts", "watermark": STRATEGY}, "if watermark is given, got None"),
@@ -334,7 +334,7 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
         (
             "SELECT SUM(rate) OVER (ORDER BY p ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM stream",
             {},
-            "ORDER BY p must name a column of stream, a time",
+            r"OVER \(ORDER BY p\) of processing time is not supported; order by",
         ),
         (f"SELECT * {FROM.replace('ts', 'p')}", {}, "rows of windows of processing time are not supported"),
     ],
@@ -362,6 +362,30 @@ def test_processing_time_on_a_batch_raises(spark: SparkSession, events: list[dic
     query = COUNTS.replace("ts", "proc_time").replace("TABLE t,", "TABLE events,")
     with pytest.raises(ValueError, match=r"column of table events, got proc_time; .* pass a stream"):
         timerheap.spark.sql(spark, query)
+    with pytest.raises(ValueError, match=r"proc_time is processing time, which table events, a batch, does"):
+        timerheap.spark.sql(spark, query, processing_time="proc_time")
+
+
+@pytest.mark.parametrize("order", ["PROCTIME()", "p"])
+@pytest.mark.promises("Flink SQL", "supported", "deduplication, first row by PROCTIME")
+def test_the_first_row_by_processing_time_is_the_first_that_arrives(
+    order: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = [
+        {"k": k, "ts": at(minute), "v": v, "user": None}
+        for k, minute, v in (("a", 9, 0), ("a", 8, 1), ("b", 7, 2), ("a", 6, 3), ("b", 5, 4), ("c", 1, 5))
+    ]
+    streams.write_batches(tmp_path / "input", [rows[:3], rows[3:]], SCHEMA)
+    streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t")
+    watermark = "1 second" if order == "PROCTIME()" else None  # which it does not need
+    query = (
+        f"SELECT v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY {order}) AS n FROM t "
+        "WHERE v > 0) WHERE n = 1"
+    )
+    result = timerheap.spark.sql(spark, query, watermark, max_parallelism=2)
+    assert list(map(sorted, streams.batches(result, tmp_path))) == [[(1,), (2,)], [(5,)]]
+    query = f"SELECT k, COUNT(*) AS n FROM t GROUP BY k, TUMBLE({order}, INTERVAL '1' SECOND)"
+    assert timerheap.spark.sql(spark, query, watermark).columns == ["k", "n"]
 
 
 def test_without_sqlglot_the_error_names_the_extra(

@@ -114,9 +114,9 @@ def sql(
         views of a DataFrame with Spark's own ``withWatermark()`` on the time column, for views of a result of
         sql() whose time is ``window_time``, and for windows of processing time.
     processing_time : str, optional
-        Name of the processing time in queries (Flink's ``PROCTIME()``): ``DESCRIPTOR`` of this name makes
-        windows of processing time. By default, any name that is not a column of a streaming table without a
-        `watermark`.
+        Name of the processing time in queries: ``DESCRIPTOR`` of this name makes windows of processing time,
+        and ``ORDER BY`` finds the first row of a key to arrive. By default, any name that is not a column of
+        a streaming table without a `watermark`. ``PROCTIME()`` always is one.
     time_zone, channel, max_parallelism
         As for `tumble`.
 
@@ -302,7 +302,7 @@ class _Planner:
             names = _visible(clock.source.df)
             result = [*(df.schema[name] for name in names), StructField(node.name, LongType(), False)]
             work = FirstOfKey(names, node.name)
-            return self._processed(work, df, node.keys, names, result, (clock,), time=str(clock.time))
+            return self._processed(work, df, node.keys, names, result, (clock,), time=clock.time)
         found = self.relation(node.source)
         names = [*_visible(found.df), *WINDOW]
         order = {f"{_ORDER}{at}": one for at, one in enumerate(node.order)}
@@ -433,15 +433,20 @@ class _Planner:
     def _table(self, node: Table | Over) -> tuple[DataFrame, _Clock]:
         """Return the rows of a table with their marks, and its watermark."""
         source, clock = self._source(node, "tumble", {"size": 1})
-        if source.time is None:
-            raise ValueError(f"query: ORDER BY {node.time} must name a column of {clock.table}, a time")
-        df = clock.rows.drop(SEEN)
-        if node.where is not None:
-            df = df.withColumn(KEPT, F.coalesce(F.expr(node.where), F.lit(False)))
-        return df, clock
+        if node.where is None:
+            return clock.rows.drop(SEEN), clock
+        if source.time is None:  # there is no watermark to advance
+            return clock.rows.where(F.expr(node.where)), clock
+        kept = F.coalesce(F.expr(node.where), F.lit(False))
+        return clock.rows.drop(SEEN).withColumn(KEPT, kept), clock
 
     def _over(self, node: Over) -> _Relation:
         df, clock = self._table(node)
+        if clock.time is None:
+            raise ValueError(
+                f"query: OVER (ORDER BY {node.time}) of processing time is not supported; order by an "
+                "event-time column, or use timerheap.spark.process() with processing_time=True"
+            )
         names = _visible(clock.source.df)
         calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
         plan = WindowPlan(
@@ -452,9 +457,7 @@ class _Planner:
         result = [*(df.schema[name] for name in names), *(one.field for one in plan.computed)]
         work = OverRows(plan.work(), names, types, node.preceding, node.rows)
         used = [*names, *plan.dtypes]
-        return self._processed(
-            work, df, node.keys, used, result, (clock,), time=str(clock.time), late="process"
-        )
+        return self._processed(work, df, node.keys, used, result, (clock,), time=clock.time, late="process")
 
     def _processed(
         self,
@@ -465,7 +468,7 @@ class _Planner:
         result: list[StructField],
         clocks: tuple[_Clock, ...],
         *,
-        time: str = ENDS,
+        time: str | None = ENDS,
         ended: bool = False,
         local: LocalFirstRows | None = None,
         late: Late = "drop",
@@ -475,7 +478,7 @@ class _Planner:
             df = df.drop(*_MARKS).withColumn(ENDS, F.lit(0).cast("bigint"))
         by = list(keys) or [_NO_KEY]
         df = df if keys else df.withColumn(_NO_KEY, F.lit(0))
-        used = list(dict.fromkeys([*by, *names, time]))
+        used = list(dict.fromkeys([*by, *names, *([] if time is None else [time])]))
         df = df.select(*map(quoted, [*used, *(name for name in df.columns if name in (*_MARKS, INPUT))]))
         rows = [df.schema[name] for name in used]
         sources = [clock.source for clock in clocks]
@@ -488,7 +491,7 @@ class _Planner:
             event_time=time,
             watermarks=strategies,
             channels=tuple(source.channel for source in sources),
-            order="event_time",
+            order="arrival" if time is None else "event_time",
             time_mode="None" if ended else time_mode(df, False, *strategies),
             max_parallelism=self._options.get("max_parallelism"),
             key_names=[name for name in keys if not name.startswith(_HIDDEN)],
@@ -661,17 +664,23 @@ def _time(
     df: DataFrame, wanted: Windowing | Table | Over, watermark: object, processing_time: str | None
 ) -> tuple[str | None, object]:
     """Return the event-time column, None for processing time, and the watermark strategy."""
+    from timerheap.spark._plan.flink_clauses import PROCTIME
+
     table, time = ".".join(wanted.table), wanted.time
     strategy = watermark.get(table) if isinstance(watermark, Mapping) else watermark
-    if time == processing_time:
-        return None, strategy
+    if time in (processing_time, PROCTIME):
+        if not df.isStreaming:
+            raise ValueError(
+                f"query: {time} is processing time, which table {table}, a batch, does not have; pass a "
+                "stream, or name an event-time column"
+            )
+        return None, None if time == PROCTIME else strategy
     if time not in df.columns:
         if processing_time is None and strategy is None and df.isStreaming:
             return None, None
         raise ValueError(
-            f"query: DESCRIPTOR must name a column of table {table}, got {time}; the columns are "
-            f"{df.columns}. For windows of processing time pass a stream, no watermark for the table, and "
-            f"processing_time={time!r}"
+            f"query: the time must be a column of table {table}, got {time}; the columns are {df.columns}. "
+            f"For processing time pass a stream, no watermark for the table, and processing_time={time!r}"
         )
     if isinstance(strategy, str):  # "ts - INTERVAL '5' SECOND", perhaps after WATERMARK FOR ts AS
         name = f"`?{re.escape(time)}`?"

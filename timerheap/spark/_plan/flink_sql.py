@@ -495,13 +495,13 @@ def _ranked(
     )
     keys = tuple(name for name in partition if name not in source.bounds)
     if isinstance(source, Table):
-        time = over.args["order"].expressions[0].this
-        if len(order) != 1 or order[0].descending or not isinstance(time, exp.Column):
+        by = over.args["order"].expressions[0].this
+        if len(order) != 1 or order[0].descending or not isinstance(by, (exp.Column, exp.Anonymous)):
             refuse(
                 f"{text_of(over)} (a Top-N or the last of all rows: its result changes)",
                 "the first row by time is: ORDER BY ts ASC and WHERE rownum = 1; or rank rows of windows",
             )
-        source = Table(source.table, _conjunction(conditions), time.name)
+        source = Table(source.table, _conjunction(conditions), time_of(by, "ORDER BY"))
     elif conditions:
         source = _projected(source, conditions, [exp.Star()])
     rank = Ranked(source, function, alias.alias, keys, order)

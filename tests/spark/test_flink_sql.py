@@ -225,6 +225,8 @@ MOST = (
     ("change", "to", "is_rank"),
     [
         ("A.n >= B.m", "A.n = B.m", True),
+        ("A.n >= B.m", "A.n = B.m AND A.k > 'a'", False),
+        ("A.n >= B.m", "A.n IS NOT DISTINCT FROM B.m", False),
         ("A.n >= B.m", "A.n >= B.m", True),
         ("A.n >= B.m", "A.n > B.m", False),
         ("A.n >= B.m", "A.k >= B.m", False),
@@ -312,7 +314,18 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
             f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY v) AS n {FROM}) WHERE n < 3",
             "a Top-N of all rows, not of windows",
         ),
-        (f"SELECT ROW_NUMBER() OVER ({BY} ORDER BY v) AS n {FROM} {GROUP}", "in this place"),
+        (f"SELECT ROW_NUMBER() OVER ({BY} ORDER BY v) AS n {FROM} {GROUP} HAVING v > 1", "got 'v'"),
+        (f"SELECT k {FROM} QUALIFY k > 'a'", "QUALIFY k > 'a' .a condition on anything but one rank"),
+        (f"SELECT k {FROM} QUALIFY SUM(v) OVER ({BY}) > 1", "on anything but one rank"),
+        (f"SELECT k {FROM} QUALIFY RANK() OVER ({BY} ORDER BY v) > 1", "write QUALIFY RANK.* OVER .* <= 3"),
+        (
+            f"SELECT k {FROM} {GROUP}, k QUALIFY RANK() OVER ({BY} ORDER BY k) = 1 AND k > 'a'",
+            "QUALIFY k > 'a' of groups is not supported; move conditions",
+        ),
+        (
+            f"SELECT v AS __timerheap_v {FROM}",
+            "the name __timerheap_v is not supported; use names that do not",
+        ),
         (f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER ({BY}) AS n {FROM}) WHERE n < 3", "without ORDER BY"),
         (
             TOP.replace(" AS n", " AS n, COUNT(*) OVER () AS m"),

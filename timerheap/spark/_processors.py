@@ -68,7 +68,6 @@ def run_processor(
     initial, initial_key = (None, []) if tables else _initial_rows(initial_state, df, keys)
     handle = _rehearsed(sent, mode)
     result = parsed_schema(output_schema)
-    arrow_schema("output_schema", result)
     spark = df.sparkSession
     has_event_time = bool(event_time_column_name)
     query = Query(

@@ -19,6 +19,7 @@ from timerheap.spark._exchange.frames import AHEAD, CHANNEL, INPUT, KEPT, SEEN
 from timerheap.spark._exchange.slicing import (
     ARRIVAL,
     ENDS,
+    RANK,
     WINDOW,
     LocalFirstRows,
     Ranking,
@@ -26,7 +27,7 @@ from timerheap.spark._exchange.slicing import (
 )
 from timerheap.spark._plan.aggregates import resolve_aggregate
 from timerheap.spark._plan.arguments import key_columns, named_column, quoted
-from timerheap.spark._plan.build import Input, build, marked, time_mode
+from timerheap.spark._plan.build import Input, build, kept_only, marked, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay, strategy_of
 from timerheap.spark._query import Late, Query
 from timerheap.spark._windows import (
@@ -152,7 +153,8 @@ def sql(
         raise ImportError("sql() needs sqlglot; run pip install 'timerheap[sql]'") from error
     options = {"time_zone": time_zone, "channel": channel, "max_parallelism": max_parallelism}
     given = {name: value for name, value in options.items() if value is not None}
-    df = _Planner(spark, watermark, processing_time, given).relation(parsed(query)).df
+    found = _Planner(spark, watermark, processing_time, given).relation(parsed(query))
+    df = found.df.where(quoted(KEPT)) if KEPT in found.df.columns else found.df
     return df.select(*map(quoted, _visible(df)))
 
 
@@ -205,7 +207,7 @@ def _visible(df: DataFrame) -> list[str]:
 
 
 def _hidden(df: DataFrame) -> list[str]:
-    return [name for name in df.columns if name in (*WINDOW, *_MARKS)]
+    return [name for name in df.columns if name in (*WINDOW, *_MARKS, RANK)]
 
 
 class _Planner:
@@ -306,7 +308,7 @@ class _Planner:
         found = self.relation(node.source)
         names = [*_visible(found.df), *WINDOW]
         order = {f"{_ORDER}{at}": one for at, one in enumerate(node.order)}
-        added = {name: F.expr(one.text) for name, one in order.items()}
+        added = {name: kept_only(found.df, F.expr(one.text)) for name, one in order.items()}
         arrival: list[RankOrder] = []
         if not found.ended and node.function == "row_number":
             by, *others = node.order
@@ -334,7 +336,8 @@ class _Planner:
         fields = [both.schema[name] for name in WINDOW]
         for name, one in zip(GROUPED, SIDES, strict=True):
             fields.append(StructField(name, ArrayType(both.schema[one].dataType)))
-        work = GroupedSides(keys, node.how)
+        differing = [name for name, (*_, null_safe) in zip(keys, node.keys, strict=True) if not null_safe]
+        work = GroupedSides(differing, node.how)
         names = [*WINDOW, *SIDES]
         grouped = self._processed(work, both, keys, names, fields, found.clocks, ended=found.ended)
         return replace(grouped, df=_pairs(grouped.df, node))
@@ -355,8 +358,8 @@ class _Planner:
         keys = [f"{KEY}{at}" for at in range(len(node.keys))]
         rows = []
         for number, side in enumerate(sides):
-            pairs = zip(keys, node.keys, strict=True)
-            by = {name: F.expr(texts[number]) for name, texts in pairs}
+            texts = [texts[number] for *texts, _ in node.keys]
+            by = {name: kept_only(side.df, F.expr(one)) for name, one in zip(keys, texts, strict=True)}
             content = F.struct(*map(quoted, _visible(side.df))).alias(SIDES[number])
             marks = [quoted(mark) for mark in _hidden(side.df)]
             if len(clocks) == 2:
@@ -400,8 +403,7 @@ class _Planner:
         for number, (side, there) in enumerate(zip(sides, names, strict=True)):
             by |= {there[name]: (name, [number]) for name in side.keys}
             for name, call in side.calls.items():
-                condition = f"`{GROUPING_SET}` = {number} AND ({call.condition or 'true'})"
-                calls.append(_aggregate(replace(call, condition=condition)).alias(there[name]))
+                calls.append(_aggregate(call, quoted(GROUPING_SET) == number).alias(there[name]))
         df = _expanded(source.df, numbers.otherwise(neither), by)
         kept = quoted(GROUPING_SET).isNotNull()
         if df.isStreaming:
@@ -414,10 +416,11 @@ class _Planner:
             others = [name for name in result.columns if name not in (*there.values(), *WINDOW)]
             result = result.withColumnsRenamed({name: shown for shown, name in there.items()})
             of_side = quoted(GROUPING_SET) == number
-            result = _select_list(result, side, others, kept=~of_side)
+            result = _select_list(result, side, others, of_side)
             made = {SIDES[number]: F.struct(*(quoted(name) for _, name in side.columns))}
             made |= {
-                f"{KEY}{at}{_OF_SIDES[number]}": F.expr(texts[number]) for at, texts in enumerate(node.keys)
+                f"{KEY}{at}{_OF_SIDES[number]}": F.expr(str(texts[number]))
+                for at, texts in enumerate(node.keys)
             }
             columns_ = [F.when(of_side, column).alias(name) for name, column in made.items()]
             result = result.select(*columns_, *map(quoted, [*others, *WINDOW]))
@@ -518,18 +521,21 @@ def _with_windows(result: DataFrame) -> DataFrame:
 
 
 def _select_list(
-    result: DataFrame, node: Aggregated, others: Sequence[str] = (), kept: Column | None = None
+    result: DataFrame, node: Aggregated, others: Sequence[str] = (), of_side: Column | None = None
 ) -> DataFrame:
-    """Return the columns of an aggregation's SELECT, and `others`, where HAVING or `kept` is true."""
+    """Return the columns of an aggregation's SELECT, and `others`, where HAVING is true.
+
+    In rows that are not `of_side` the columns are null, and HAVING does not matter.
+    """
     places = dict(zip(WINDOW_COLUMNS, WINDOW, strict=True))
     result = result.withColumns({name: quoted(places[which]) for name, which in node.source.bounds.items()})
     if node.having is not None:
         having = F.expr(node.having)
-        result = result.where(having if kept is None else kept | having)
+        result = result.where(having if of_side is None else F.when(of_side, having).otherwise(True))
     times = {name for name, which in node.bounds.items() if which == WINDOW_COLUMNS[-1]}
     columns = [
         column.alias(name, metadata={WINDOW_TIME: True}) if name in times else column
-        for column, (_, name) in zip(_columns(result, node.columns), node.columns, strict=True)
+        for column, (_, name) in zip(_columns(result, node.columns, of_side), node.columns, strict=True)
     ]
     return result.select(*columns, *map(quoted, [*others, *WINDOW]))
 
@@ -540,16 +546,19 @@ def _where(found: _Relation, condition: str | None) -> _Relation:
         return found
     if found.ended or not found.df.isStreaming:
         return replace(found, df=found.df.where(F.expr(condition)))
-    kept = quoted(KEPT) & F.coalesce(F.expr(condition), F.lit(False))
+    kept = F.coalesce(kept_only(found.df, F.expr(condition)), F.lit(False))
     return replace(found, df=found.df.withColumn(KEPT, kept))
 
 
-def _columns(df: DataFrame, items: Items) -> list[Column]:
-    """Return the columns of a SELECT."""
+def _columns(df: DataFrame, items: Items, wanted: Column | None = None) -> list[Column]:
+    """Return the columns of a SELECT; what it computes is null in rows that are not kept, or not `wanted`."""
     columns: list[Column] = []
     for text, name in items:
         if name != "*":
-            columns.append(F.expr(text).alias(name))
+            column = F.expr(text)
+            if not re.fullmatch(r"\w+|`[^`]*`", text):  # a column as it is keeps its metadata
+                column = kept_only(df, column) if wanted is None else F.when(wanted, column)
+            columns.append(column.alias(name))
             continue
         sides = [side for side in SIDES if side in df.columns and text in ("*", f"{side}.*")]
         columns += [quoted(side)[field].alias(field) for side in sides for field in _fields(df, side)]
@@ -727,9 +736,11 @@ def _expanded(df: DataFrame, numbers: Column, keys: Mapping[str, tuple[str, list
     return with_columns(df, columns)
 
 
-def _aggregate(call: Call) -> Column:
+def _aggregate(call: Call, wanted: Column | None = None) -> Column:
+    """Return an aggregate, which computes nothing for rows that are not `wanted`."""
     function: Callable[[Column | str], Column] = getattr(F, call.function)
     value = None if call.argument is None else F.expr(call.argument)
-    if call.condition is not None:
-        return function(F.when(F.expr(call.condition), F.lit(1) if value is None else value))
+    for condition in (None if call.condition is None else F.expr(call.condition), wanted):
+        if condition is not None:
+            value = F.when(condition, F.lit(1) if value is None else value)
     return function("*" if value is None else value)

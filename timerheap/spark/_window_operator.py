@@ -185,7 +185,6 @@ def window_operator(
         for field in fields
     ]
     result = parsed_schema(output_schema)
-    arrow_schema("output_schema", result)
     function = as_window_function(function)
     accumulates = isinstance(function, AggregateFunction) and evictor is None
     elements = None if accumulates else _element_type(arrow_schema("df", rows.schema._as_nullable()))

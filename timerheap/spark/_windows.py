@@ -33,7 +33,7 @@ from timerheap.spark._plan.arguments import (
     named_column,
     quoted,
 )
-from timerheap.spark._plan.build import Input, build, marked, planned, time_mode
+from timerheap.spark._plan.build import Input, build, kept_only, marked, planned, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns
 from timerheap.spark._query import Late, Query, WindowWork, shown_name, visible
 from timerheap.spark._slices import WindowSpec
@@ -149,9 +149,9 @@ class WindowPlan:
 
     def with_inputs(self, rows: DataFrame) -> DataFrame:
         """Add the columns that the aggregates read."""
-        inputs = {name: column for one in self.computed for name, column in one.inputs.items()}
-        if KEPT in rows.columns:  # an expression may fail on rows that are dropped
-            inputs = {name: F.when(quoted(KEPT), column) for name, column in inputs.items()}
+        inputs = {
+            name: kept_only(rows, column) for one in self.computed for name, column in one.inputs.items()
+        }
         if not self.keys:
             inputs[_NO_KEY] = F.lit(0)
         return with_columns(rows, inputs)

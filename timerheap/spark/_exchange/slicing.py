@@ -93,6 +93,9 @@ WINDOW = ["start of the window", "end of the window", "time of the window"]
 ENDS = "__timerheap_ends"
 """Name of the column with the watermark at which the window of a row ends, in epoch ms."""
 
+RANK = "__timerheap_rank"
+"""Name of the column with the rank of a row that only QUALIFY refers to."""
+
 ARRIVAL = "__timerheap_batch", "__timerheap_place"
 """Names of the columns with a row's micro-batch and its place in that, which `LocalFirstRows` adds."""
 

@@ -276,11 +276,11 @@ def changed_states(drop_state: object, rename_state: object) -> dict[str, Any]:
 
 
 def parsed_schema(output_schema: object) -> StructType:
-    """Return the result's type, parsed if it is a DDL string."""
-    if not isinstance(output_schema, str):
-        return cast(StructType, output_schema)
+    """Return the result's type, parsed if it is a DDL string, and checked."""
     try:
-        return cast(StructType, StructType.fromDDL(output_schema))
+        type_ = StructType.fromDDL(output_schema) if isinstance(output_schema, str) else output_schema
+        arrow_schema("output_schema", type_)
+        return cast(StructType, type_)
     except ParseException as e:
         raise ValueError(
             f"output_schema must be a DDL string such as 'plane string, at bigint', got {output_schema!r}: "

@@ -27,7 +27,7 @@ from timerheap.spark._exchange.frames import AHEAD, AT, CHANNEL, HASH, KEPT, PAC
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._plan.arguments import arrow_schema, named_column, quoted
+from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.checkpoint_reader import CheckpointState, starting_group, starting_partitions
 from timerheap.spark._plan.initial_state import InitialState, starting_tables
 from timerheap.spark._plan.named_columns import Columns, map_batches
@@ -84,11 +84,15 @@ def hashed(df: DataFrame, key: list[str]) -> DataFrame:
     types = [named_column(df, "key", name) for name in key]
     rows = df
     if not hashed_when_packed(types):
-        hash_ = _key_hash(key)
-        rows = df.withColumn(HASH, F.when(quoted(KEPT), hash_) if KEPT in df.columns else hash_)
+        rows = df.withColumn(HASH, kept_only(df, _key_hash(key)))
     if AHEAD in rows.columns:
         rows = rows.observe(_AHEAD_METRIC, F.count_if(AHEAD).alias("rows"))
     return rows
+
+
+def kept_only(df: DataFrame, column: Column) -> Column:
+    """Return a column that is not computed for rows which only advance the watermark: it may fail there."""
+    return F.when(quoted(KEPT), column) if KEPT in df.columns else column
 
 
 def hashed_when_packed(types: list[DataType]) -> bool:
@@ -213,7 +217,6 @@ def build(
         )
     if initial_state is not None:
         expect_initial_state(df, initial_state)
-    arrow_schema("output_schema", query.result)
     result_type = with_side_column(query)
     times_to_live: dict[str, StateTtlConfig] = {}
     group = KeyGroup(query.layout)

@@ -11,6 +11,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
+from timerheap.spark._exchange.slicing import RANK
 from timerheap.spark._plan.flink_clauses import (
     BOUNDS,
     EXAMPLE,
@@ -29,6 +30,7 @@ from timerheap.spark._plan.flink_clauses import (
     time_of,
     window_arguments,
 )
+from timerheap.spark._plan.flink_ranks import PATTERN, RANKS, nested_ranks
 from timerheap.spark._worker.wrapped_runners import SIDES
 
 LEFT, RIGHT = SIDES
@@ -128,7 +130,7 @@ class Joined:
     left: Node
     right: Node
     how: str  # "inner", "left", "right", "full", "semi" or "anti"
-    keys: Items  # expressions of the left and of the right side that must be equal
+    keys: tuple[tuple[str, str, bool], ...]  # expressions of the two sides, and whether null equals null
     condition: str | None
     null_aware: bool = False  # whether a condition that is null excludes a row of an anti-join, as in NOT IN
 
@@ -164,12 +166,8 @@ class Over:
 
 Node: TypeAlias = Table | Windowing | Selected | Aggregated | Ranked | Joined | Over
 
+_OURS = "__timerheap"  # begins the names of our columns
 _READ = {"expressions", "from", "joins", "where", "group", "having", "with", "windows"}
-_RANKS = {exp.RowNumber: "row_number", exp.Rank: "rank", exp.DenseRank: "dense_rank"}
-_PATTERN = (
-    "write SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end [, k] "
-    "ORDER BY x) AS rownum FROM ...) WHERE rownum <= 3"
-)
 
 
 class _Flink(Spark):
@@ -192,18 +190,22 @@ def _query(select: exp.Expr, views: Mapping[str, Node]) -> Node:
     """Return the plan of a SELECT; `views` are the queries of WITH."""
     if not isinstance(select, exp.Select):
         refuse(select.key.upper(), "write one SELECT, and use union() and other methods of the DataFrame")
+    select = nested_ranks(select)
     expect_only(select, _READ)
     if (with_ := select.args.get("with_")) is not None:
         for view in with_.expressions:
             views = {**views, view.alias: _query(view.this, views)}
     source, name, conditions = _from(select, views)
-    for one in [one for one in conditions if one.find(exp.Query)]:
-        conditions.remove(one)
-        source = _subquery_join(source, name, one, views)
+    subqueries = [one for one in conditions if one.find(exp.Query)]
+    conditions = [one for one in conditions if one not in subqueries]
     if isinstance(source, Selected) and isinstance(source.source, Ranked):
         source, conditions = _first(source, source.source, conditions)
+    if subqueries and conditions:  # first, since what is compared with a subquery may fail on other rows
+        source, conditions = _projected(source, conditions, [exp.Star()]), []
+    for one in subqueries:
+        source = _subquery_join(source, name, one, views)
     if overs := [one for one in _own(select) if isinstance(one, exp.Window)]:
-        if any(type(one.this) in _RANKS for one in overs):
+        if any(type(one.this) in RANKS for one in overs):
             return _ranked(select, source, conditions, overs)
         return _over(select, source, conditions, overs)
     if select.args.get("group") is not None:
@@ -257,7 +259,7 @@ def _from(select: exp.Select, views: Mapping[str, Node]) -> tuple[Node, str, lis
     if any(one.find(exp.Query) for one in on + conditions):
         refuse("IN or EXISTS beside a JOIN", "write the JOIN as a nested SELECT")
     if how == "inner":  # it does not matter which of its conditions are in WHERE
-        on, conditions = on + conditions, []
+        on, conditions = conditions + on, []
     joined = _join(_limited(source), _limited(right), how, on)
     return _most(joined) or joined, "", conditions
 
@@ -471,23 +473,23 @@ def _ranked(
 ) -> Selected:
     """Return the plan of a SELECT with ROW_NUMBER, RANK or DENSE_RANK; the next one has the limit."""
     over = overs[0]
-    function = _RANKS.get(type(over.this))
+    function = RANKS.get(type(over.this))
     if len(overs) > 1 or function is None:
-        refuse(f"{text_of(overs[-1])} beside {text_of(over)}", f"write one rank in a SELECT: {_PATTERN}")
+        refuse(f"{text_of(overs[-1])} beside {text_of(over)}", f"write one rank in a SELECT: {PATTERN}")
     alias = over.parent
     if select.args.get("group") is not None or select.args.get("having") is not None:
-        refuse(f"{text_of(over)} (Top-N, deduplication) in this place", _PATTERN)
+        refuse(f"{text_of(over)} (Top-N, deduplication) in this place", PATTERN)
     if not isinstance(alias, exp.Alias):
-        refuse(f"{text_of(over)} without a name", _PATTERN)
+        refuse(f"{text_of(over)} without a name", PATTERN)
     expect_only(over, {"this", "partition_by", "order", "over"})
     if isinstance(source, Table) and (function != "row_number" or over.args.get("order") is None):
         _refuse_table(select, source)
     partition = [name_of(node, "PARTITION BY") for node in over.args.get("partition_by") or []]
     whole = not set(BOUNDS[:2]) <= {source.bounds.get(name) for name in partition}
     if whole and not isinstance(source, Table):
-        refuse(f"{text_of(over)} (a Top-N of all rows, not of windows)", _PATTERN)
+        refuse(f"{text_of(over)} (a Top-N of all rows, not of windows)", PATTERN)
     if over.args.get("order") is None:
-        refuse(f"{text_of(over)} without ORDER BY", _PATTERN)
+        refuse(f"{text_of(over)} without ORDER BY", PATTERN)
     _expect_windows(source, "a Top-N")
     order = tuple(
         Order(text_of(one.this), bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
@@ -582,10 +584,10 @@ def _limited(node: Node) -> Node:
 
 
 def _refuse_rank(rank: Ranked) -> None:
-    refuse(
-        f"a Top-N without exactly one limit of {rank.name}",
-        f"write WHERE {rank.name} <= 3, or {rank.name} = 1",
-    )
+    name, clause = rank.name, "WHERE"
+    if name == RANK:
+        name, clause = f"{rank.function.upper()}() OVER (...)", "QUALIFY"
+    refuse(f"a Top-N without exactly one limit of {name}", f"write {clause} {name} <= 3, or {name} = 1")
 
 
 def _first(source: Selected, rank: Ranked, conditions: list[exp.Expr]) -> tuple[Selected, list[exp.Expr]]:
@@ -621,22 +623,20 @@ def _at_most(condition: exp.Expr, name: str) -> int | None:
 
 def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Joined:
     """Return a window join."""
-    keys: list[tuple[str, str]] = []
-    rest: list[exp.Expr] = []
+    if bare := [one for one in conditions if "" in _sides(one)]:
+        refuse(f"the condition {text_of(bare[0])} of a JOIN", "write the name of a table before each column")
+    rest = sorted((one for one in conditions if _pair(one) is None), key=lambda one: len(_sides(one)))
+    filters = [[_without_side(one) for one in rest if _sides(one) == {side}] for side in SIDES]
+    keys: list[tuple[str, str, bool]] = []
     same: set[str] = set()
-    for one in conditions:
-        if any(not column.table for column in one.find_all(exp.Column)):
-            refuse(f"the condition {text_of(one)} of a JOIN", "write the name of a table before each column")
-        pair = _pair(one)
-        if pair is None:
-            rest.append(one)
-            continue
+    for one, pair in ((one, pair) for one in conditions if (pair := _pair(one))):
         of_left, of_right = (_without_side(node) for node in pair)
         which = _bound(of_left, left.bounds)
         if which is not None and which == _bound(of_right, right.bounds):
             same.add(which)
         else:
-            keys.append((text_of(of_left), text_of(of_right)))
+            texts = _where_met(of_left, filters[0]), _where_met(of_right, filters[1])
+            keys.append((*texts, isinstance(one, exp.NullSafeEQ)))
     windows = [_windows_of(node) for node in (left, right)]
     if None in windows or not same >= set(BOUNDS[:2]):
         refuse(
@@ -652,6 +652,13 @@ def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Join
     for node in (left, right):
         _expect_windows(node, "a window join")
     return Joined(left, right, how, tuple(keys), _conjunction(rest))
+
+
+def _where_met(key: exp.Expr, conditions: list[exp.Expr]) -> str:
+    """Return the text of a key, null where the conditions on its side are not met: it may fail there."""
+    if not conditions or isinstance(key, exp.Column):
+        return text_of(key)
+    return f"CASE WHEN {_conjunction(conditions)} THEN {text_of(key)} END"
 
 
 def _most(join: Joined) -> Selected | None:
@@ -671,11 +678,12 @@ def _most(join: Joined) -> Selected | None:
     ):
         return None
     here, there, most = ({name: text for text, name in node.columns} for node in (left, results, right))
-    pairs = [(x, y) for x in here for y in most if join.condition == f"{LEFT}.{x} >= {RIGHT}.{y}"]
+    pairs = [(x, y, False) for x in here for y in most if join.condition == f"{LEFT}.{x} >= {RIGHT}.{y}"]
     ((name, call),) = calls
-    (x, y), *more = [*join.keys, *pairs] or [("", "")]
+    keys = [*join.keys, *pairs] if pairs or join.condition is None else []
+    (x, y, null_safe), *more = keys or [("", "", True)]
     maximum = call.function == "max" and call.condition is None and most.get(y) == f"`{name}`"
-    if more or not maximum or x not in here or there.get(str(call.argument)) != here[x]:
+    if more or null_safe or not maximum or x not in here or there.get(str(call.argument)) != here[x]:
         return None
     bounds = {which: name for name, which in left.bounds.items()}
     values = {
@@ -705,14 +713,17 @@ def _windows_of(node: Node) -> Windowing | None:
 
 def _pair(condition: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
     """Return the expressions of the left and the right side that must be equal; None for other conditions."""
-    if not isinstance(condition, exp.EQ):
+    if not isinstance(condition, (exp.EQ, exp.NullSafeEQ)):
         return None
-    sides = [
-        {column.table for column in node.find_all(exp.Column)} for node in (condition.left, condition.right)
-    ]
+    sides = [_sides(node) for node in (condition.left, condition.right)]
     if sides == [{LEFT}, {RIGHT}]:
         return condition.left, condition.right
     return (condition.right, condition.left) if sides == [{RIGHT}, {LEFT}] else None
+
+
+def _sides(node: exp.Expr) -> set[str]:
+    """Return the names before the columns of an expression, "" for none."""
+    return {column.table for column in node.find_all(exp.Column)}
 
 
 def _without_side(node: exp.Expr) -> exp.Expr:
@@ -766,6 +777,9 @@ def _select(query: str) -> exp.Select:
     if len(trees) != 1:
         raise ValueError(f"query must be one SELECT, got {len(trees)} statements")
     (tree,) = trees
+    for name in (node.name for node in tree.find_all(exp.Identifier)):
+        if name.startswith(_OURS):
+            refuse(f"the name {name}", f"use names that do not begin with {_OURS}")
     if not isinstance(tree, exp.Select):
         refuse(
             (tree.name if isinstance(tree, exp.Command) else tree.key).upper(),

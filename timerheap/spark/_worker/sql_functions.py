@@ -83,7 +83,8 @@ class FirstOfKey(BatchProcessFunction):
 class GroupedSides(BatchProcessFunction):
     """Emits the rows of each window and key: a list of those of the left side, and one of the right.
 
-    As in SQL, null equals no key: a row with null in a column of `keys` is a group of its own.
+    As in SQL, null equals no key: a row with null in a column of `keys` is a group of its own. Null equals
+    null in the other key columns, those of IS NOT DISTINCT FROM.
     """
 
     _takes_all = _any_order = True

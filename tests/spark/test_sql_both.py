@@ -1,0 +1,149 @@
+"""Queries of sql() whose results on a stream are those on a batch: what WHERE drops, names, ranks, joins."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import streams
+from pyspark.sql import DataFrame, SparkSession
+
+import timerheap.spark
+
+pytestmark = pytest.mark.spark
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+SCHEMA = pa.schema(
+    [("k", pa.string()), ("x", pa.int64()), ("y", pa.int64()), ("ts", pa.timestamp("us", "UTC"))]
+)
+ROWS = [("a", 1, 1, 1), ("b", 0, 1, 2), ("a", 2, 0, 3), (None, 5, 2, 4), (None, 0, 2, 12), ("c", 4, 2, 13)]
+W = "TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' SECOND))"
+U = W.replace("TABLE t", "TABLE u")
+OVER = "OVER (PARTITION BY window_start, window_end ORDER BY"
+GROUP = "GROUP BY k, window_start, window_end"
+SAME = "L.window_start = R.window_start AND L.window_end = R.window_end"
+
+
+def row(k: str | None, x: int, y: int, second: int) -> dict[str, Any]:
+    return {"k": k, "x": x, "y": y, "ts": EPOCH + dt.timedelta(seconds=second)}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the table in three micro-batches; the last ends the windows of the others."""
+    folder = tmp_path_factory.mktemp("table")
+    batches = [[row(*one) for one in part] for part in (ROWS[:3], ROWS[3:], [("z", 1, 1, 100)])]
+    streams.write_batches(folder, batches, SCHEMA)
+    return folder
+
+
+Change = Callable[[DataFrame], DataFrame]
+
+
+def results(
+    spark: SparkSession, query: str, table: Path, work: Path, change: Change = lambda df: df
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the columns and the rows of a query, which are the same on a batch and on a stream."""
+    for view in "tu":
+        change(spark.read.parquet(str(table)).where("k IS NULL OR k <> 'z'")).createOrReplaceTempView(view)
+    batch = timerheap.spark.sql(spark, query, max_parallelism=2)
+    rows = sorted((tuple(row) for row in batch.collect()), key=repr)
+    for view in "tu":
+        change(streams.read_stream(spark, table)).createOrReplaceTempView(view)
+    stream = timerheap.spark.sql(spark, query, "0 seconds", max_parallelism=2)
+    assert stream.columns == batch.columns
+    found = [row for part in streams.batches(stream, work) for row in part if "z" not in row]
+    assert sorted(found, key=repr) == rows
+    return batch.columns, rows
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        (f"SELECT k, 10 / x AS q FROM {W} WHERE x <> 0", [("a", 10.0), ("a", 5.0), ("c", 2.5), (None, 2.0)]),
+        (f"SELECT k, x FROM (SELECT * FROM {W} WHERE x <> 0) WHERE 10 / x < 4", [("c", 4), (None, 5)]),
+        (
+            f"SELECT k, q FROM (SELECT k, 10 / x AS q, ROW_NUMBER() {OVER} 10 / x) AS rn FROM {W} "
+            "WHERE x <> 0) WHERE rn = 1",
+            [("c", 2.5), (None, 2.0)],
+        ),
+        (
+            f"SELECT L.k, R.y FROM (SELECT *, 10 / x AS q FROM {W} WHERE x <> 0) L JOIN (SELECT *, 10 / y "
+            f"AS q FROM {U} WHERE y <> 0) R ON {SAME} AND L.q = R.q",
+            [("a", 1), ("a", 1), ("a", 2)],
+        ),
+        (
+            f"SELECT L.k, 10 / L.x AS q FROM {W} L JOIN {U} R ON {SAME} AND 10 / L.x = 10 / R.y AND "
+            "10 / R.y > 5 WHERE L.x <> 0 AND R.y <> 0",
+            [("a", 10.0), ("a", 10.0)],
+        ),
+        (
+            f"SELECT L.k, L.q, R.q AS q2 FROM (SELECT k, 10 / COUNT(x) q, window_start, window_end FROM {W} "
+            f"WHERE x <> 0 {GROUP}) L JOIN (SELECT k, SUM(10 / y) q, window_start, window_end FROM {W} WHERE "
+            f"y <> 0 {GROUP} HAVING 10 / COUNT(y) > 1) R ON {SAME} AND 10 / L.q = 10 / L.q AND L.k = R.k",
+            [("a", 5.0, 10.0), ("c", 10.0, 5.0)],
+        ),
+        (
+            f"SELECT k, x FROM {W} L WHERE x <> 0 AND 10 / x IN (SELECT 10 / y FROM {U} R WHERE y <> 0 AND "
+            f"{SAME})",
+            [("a", 1), ("a", 2)],
+        ),
+    ],
+    ids=["select", "where", "rank", "join", "condition", "sides", "in"],
+)
+def test_what_where_drops_is_not_computed(
+    query: str, wanted: list[tuple[Any, ...]], spark: SparkSession, table: Path, tmp_path: Path
+) -> None:
+    assert results(spark, query, table, tmp_path)[1] == wanted
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        (
+            f"SELECT k, x FROM {W} QUALIFY ROW_NUMBER() {OVER} x DESC) <= 1",
+            [("c", 4), (None, 5)],
+        ),
+        (
+            f"SELECT w.k, RANK() {OVER} w.x) AS r FROM {W} w QUALIFY r <= 3 AND r > 1 AND w.y < 2",
+            [("a", 2), ("a", 3)],
+        ),
+        (
+            f"SELECT k, COUNT(*) AS n FROM {W} {GROUP} HAVING COUNT(*) > 0 QUALIFY RANK() {OVER} "
+            "COUNT(*) DESC, k) = 1",
+            [("a", 2), (None, 1)],
+        ),
+        (
+            f"SELECT n, r FROM (SELECT COUNT(*) AS n, RANK() {OVER} SUM(x) DESC) AS r FROM {W} "
+            f"{GROUP}) WHERE r < 3",
+            [(1, 1), (1, 1), (1, 2), (2, 2)],
+        ),
+        (
+            f"SELECT k, r FROM (SELECT *, ROW_NUMBER() {OVER} x DESC) AS r FROM {W}) L WHERE r < 3 "
+            f"AND k IN (SELECT k FROM {U} R WHERE {SAME})",
+            [("a", 2), ("c", 1)],
+        ),
+    ],
+    ids=["row number", "rank", "group", "nested", "and IN"],
+)
+@pytest.mark.promises("Flink SQL", "supported", "QUALIFY with a rank of windows")
+def test_ranks_need_no_query_of_their_own(
+    query: str, wanted: list[tuple[Any, ...]], spark: SparkSession, table: Path, tmp_path: Path
+) -> None:
+    assert results(spark, query, table, tmp_path)[1] == wanted
+
+
+@pytest.mark.parametrize("equal", ["L.k IS NOT DISTINCT FROM R.k", "L.k = R.k"])
+def test_null_equals_null_as_a_key_of_is_not_distinct_from(
+    equal: str, spark: SparkSession, table: Path, tmp_path: Path
+) -> None:
+    query = (
+        f"SELECT L.k, L.x, R.x AS x2 FROM {W} L LEFT JOIN {U} R ON {SAME} AND {equal} AND R.x > 0 AND L.y > 0"
+    )
+    nulls = [(None, 0, None), (None, 5, 5 if "DISTINCT" in equal else None)]
+    wanted = [("a", 1, 1), ("a", 1, 2), ("a", 2, None), ("b", 0, None), ("c", 4, 4), *nulls]
+    assert results(spark, query, table, tmp_path)[1] == wanted

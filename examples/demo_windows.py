@@ -13,7 +13,7 @@ import click
 import departures_pandas
 import pandas as pd
 from demo import SHOWN, local, shown
-from departures import DELAY, TIME_ZONE, departures_so_far
+from departures import DELAY, departures_so_far
 from flights import (
     departures,
     micro_batches,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 COLUMNS = ["origin", "window_start", "window_end", "departures"]
-WEEK = pd.Timestamp("2013-02-04", tz=TIME_ZONE)  # the night to Saturday brings the year's worst blizzard
+WEEK = pd.Timestamp("2013-02-04")  # the night to Saturday brings the year's worst blizzard
 
 
 def demo_windows(batches: int, directory: Path, chart: Path, console: Console) -> bool:
@@ -99,7 +99,7 @@ def compare(windows: pd.DataFrame, expected: pd.DataFrame, watermark: pd.Timesta
         if rows:
             table = Table(*COLUMNS, title=f"{rows.total():,} {name}", title_justify="left", box=None)
             for origin, start, end, count in sorted(rows.elements(), key=lambda row: row[2:0:-1])[:SHOWN]:
-                table.add_row(origin, local(start), local(end), f"{count:,}")
+                table.add_row(origin, str(start), str(end), f"{count:,}")
             console.print(table)
     console.print(
         f"{len(windows):,} windows from Spark, {len(expected):,} from an independent pandas computation over "
@@ -116,9 +116,9 @@ def draw(windows: pd.DataFrame, monday: pd.Timestamp, chart: Path) -> None:
     shown = windows["window_start"].between(monday, monday + pd.DateOffset(days=7), inclusive="left")
     for number, (origin, airport) in enumerate(windows[shown].groupby("origin")):
         for day, (midnight, hours) in enumerate(airport.sort_values("window_end").groupby("window_start")):
-            ends = [wall_clock(end) for end in hours["window_end"]]
+            ends = list(hours["window_end"])
             axes.plot(
-                [wall_clock(midnight), ends[0] - pd.Timedelta(hours=1), *ends],  # type: ignore[arg-type]
+                [midnight, ends[0] - pd.Timedelta(hours=1), *ends],
                 [0, 0, *hours["departures"]],
                 color=f"C{number}",
                 label=None if day else str(origin),
@@ -137,11 +137,6 @@ def draw(windows: pd.DataFrame, monday: pd.Timestamp, chart: Path) -> None:
 def week(monday: pd.Timestamp) -> str:
     """Return the title of a week."""
     return f"week from {monday.day} {monday:%B %Y}"
-
-
-def wall_clock(time: pd.Timestamp) -> pd.Timestamp:
-    """Return a time as New York's clock shows it, without a time zone."""
-    return time.tz_convert(TIME_ZONE).tz_localize(None)
 
 
 @click.command()

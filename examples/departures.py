@@ -28,8 +28,8 @@ def departures_so_far(departures: DataFrame) -> DataFrame:
     Returns
     -------
     pyspark.sql.DataFrame
-        Columns origin, window_start (midnight), window_end (the hour), window_time and departures. A day
-        begins with the hour of its first departure.
+        Columns origin, window_start (midnight) and window_end (the hour) as New York's clock shows them,
+        window_time and departures. A day begins with the hour of its first departure.
     """
     windows = cumulate(
         departures,

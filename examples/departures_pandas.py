@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 from overdue_pandas import departed
 
@@ -22,8 +21,8 @@ def departures_so_far(flights: pd.DataFrame, watermark: pd.Timestamp) -> pd.Data
     Returns
     -------
     pandas.DataFrame
-        Columns origin, window_start and window_end (UTC), and departures. A day begins with the hour of its
-        first departure.
+        Columns origin, window_start and window_end as New York's clock shows them, and departures. A day
+        begins with the hour of its first departure.
     """
     found = departed(flights)
     shown = found["since"].dt.tz_convert(NEW_YORK).dt.tz_localize(None)
@@ -35,17 +34,11 @@ def departures_so_far(flights: pd.DataFrame, watermark: pd.Timestamp) -> pd.Data
     result = pd.DataFrame(
         {
             "origin": table["origin"],
-            "window_start": instants(table["day"]),
-            "window_end": instants(ends),
+            "window_start": table["day"],
+            "window_end": ends,
             "departures": table["departures"],
         }
     )
-    ended = result["window_end"] <= watermark + pd.Timedelta(milliseconds=1)
+    passed = (watermark + pd.Timedelta(milliseconds=1)).tz_convert(NEW_YORK).tz_localize(None)
+    ended = result["window_end"] <= passed  # the watermark is not in an hour that is repeated
     return result[ended].sort_values(["window_end", "origin"], ignore_index=True)
-
-
-def instants(shown: pd.Series[pd.Timestamp]) -> pd.Series[pd.Timestamp]:
-    """Convert wall-clock times in New York to UTC: the first of two; one in the skipped hour moves on."""
-    first = np.ones(len(shown), bool)
-    localized = shown.dt.tz_localize(NEW_YORK, ambiguous=first, nonexistent=pd.Timedelta(hours=1))
-    return localized.dt.tz_convert("UTC")

@@ -73,7 +73,7 @@ def results(text: str) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for line in text.split():
         name, start, end, count, total, most, least = line.split(",")
-        times = (MIDNIGHT + int(at) * SECOND for at in (start, end))
+        times = (MIDNIGHT.replace(tzinfo=None) + int(at) * SECOND for at in (start, end))
         numbers = (None if number == "null" else float(number) for number in (most, least))
         found.append((None if name == "null" else name, *times, int(count), Decimal(total), *numbers))
     return sorted(found, key=repr)
@@ -149,7 +149,7 @@ def test_distinct_values_and_late_rows_of_sessions_are_the_same_as_in_flink(
         streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t1")
         streams.run(timerheap.spark.sql(spark, text, strategy, max_parallelism=2), tmp_path)
     assert sorted(streams.sink(spark, tmp_path), key=lambda row: (str(row[0]), row[1])) == [
-        (name, MIDNIGHT + start * SECOND, MIDNIGHT + end * SECOND, *results)
+        (name, *(MIDNIGHT.replace(tzinfo=None) + at * SECOND for at in (start, end)), *results)
         for name, start, end, *results in [
             (None, 32, 34, 1, Decimal("7.77"), 7.0, 1, 0),
             ("a", 1, 6, 4, Decimal("11.10"), 5.0, 3, 2),

@@ -66,7 +66,7 @@ def test_sessions_equal_those_of_a_loop(spark: SparkSession, events: list[dict[s
     gap, wanted = dt.timedelta(seconds=20), []
     for user in (None, "p", "q", "r"):
         session: list[dt.datetime] = []
-        for ts in sorted(row["ts"] for row in events if row["user"] == user):
+        for ts in sorted(row["ts"].replace(tzinfo=None) for row in events if row["user"] == user):
             if session and ts >= session[-1] + gap:
                 wanted.append((user, session[0], session[-1] + gap, len(session)))
                 session = []
@@ -78,6 +78,11 @@ def test_sessions_equal_those_of_a_loop(spark: SparkSession, events: list[dict[s
 
 def at(minutes: float) -> dt.datetime:
     return EPOCH + dt.timedelta(minutes=minutes)
+
+
+def shown(moment: dt.datetime) -> dt.datetime:
+    """Return what the clock of the session's zone, UTC, shows."""
+    return moment.replace(tzinfo=None)
 
 
 def test_results_equal_those_of_loops(spark: SparkSession, events: list[dict[str, Any]]) -> None:
@@ -107,7 +112,7 @@ def test_results_equal_those_of_loops(spark: SparkSession, events: list[dict[str
         of_p = [row["v"] * 2 for row in rows if row["user"] == "p" and row["v"] is not None]
         users = len({row["user"] for row in rows} - {None})
         if len(rows) >= 10:
-            head = (key, at(start), at(end), len(rows), users, sum(values) + len(values))
+            head = (key, *map(shown, (at(start), at(end))), len(rows), users, sum(values) + len(values))
             means = (statistics.fmean(values), statistics.pstdev(values))
             wanted.append((*head, *means, max(of_p, default=None), key.upper()))
     assert result.columns == [
@@ -144,7 +149,9 @@ def test_a_query_without_aggregates_returns_the_groups(
     spark: SparkSession, events: list[dict[str, Any]]
 ) -> None:
     result = timerheap.spark.sql(spark, f"SELECT k, window_end {FROM.replace('t,', 'events,')} {GROUP}, k")
-    ends = {(row["k"], at((row["ts"] - at(0)) // dt.timedelta(minutes=10) * 10 + 10)) for row in events}
+    ends = {
+        (row["k"], shown(at((row["ts"] - at(0)) // dt.timedelta(minutes=10) * 10 + 10))) for row in events
+    }
     assert streams.rows(result) == sorted(ends, key=repr)
 
 
@@ -152,7 +159,7 @@ COUNTS = f"SELECT window_end, COUNT(*) AS n {FROM} {GROUP}"
 
 
 def minutes(result: list[tuple[Any, ...]]) -> list[tuple[int, int]]:
-    return sorted(((row[0] - EPOCH) // dt.timedelta(minutes=1), row[1]) for row in result)
+    return sorted(((row[0] - shown(EPOCH)) // dt.timedelta(minutes=1), row[1]) for row in result)
 
 
 @pytest.mark.parametrize("whose", ["the table's", "Spark's"])

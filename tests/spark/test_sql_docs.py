@@ -60,7 +60,10 @@ def results(text: str) -> list[tuple[Any, ...]]:
     rows = (row.split() for row in text.strip().split("\n"))
     return sorted(
         (
-            (at(int(start)), at(int(end)), *(None if value == "null" else value for value in values))
+            (
+                *(at(int(time)).replace(tzinfo=None) for time in (start, end)),
+                *(None if value == "null" else value for value in values),
+            )
             for start, end, *values in rows
         ),
         key=repr,

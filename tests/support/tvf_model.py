@@ -15,6 +15,29 @@ MILLISECOND = timedelta(milliseconds=1)
 
 Row = tuple[int, int, Any]  # key, timestamp, value
 
+CHANGES = [
+    (zone, int(datetime.fromisoformat(f"{at}:00+00:00").timestamp()) * 1000)
+    for zone, at in (
+        ("America/New_York", "2026-03-08T07:00"),
+        ("America/New_York", "2026-11-01T06:00"),
+        ("Europe/Berlin", "2026-03-29T01:00"),
+        ("Europe/Berlin", "2026-10-25T01:00"),
+        ("Australia/Lord_Howe", "2026-10-03T15:30"),  # by 30 minutes
+        ("Australia/Lord_Howe", "2026-04-04T15:00"),
+        ("Pacific/Apia", "2011-12-30T10:00"),  # skips a day
+        ("Pacific/Kwajalein", "1993-08-21T12:00"),  # likewise
+        ("Africa/Casablanca", "2024-03-10T02:00"),  # back for Ramadan
+        ("Africa/Casablanca", "2024-04-14T02:00"),
+        ("Asia/Kathmandu", "1985-12-31T18:30"),  # by 15 minutes
+        ("Pacific/Chatham", "2026-09-26T14:00"),  # at 2:45
+        ("Pacific/Chatham", "2026-04-04T14:00"),
+        ("America/Sao_Paulo", "2018-11-04T03:00"),  # skips midnight
+        ("America/Sao_Paulo", "2018-02-18T02:00"),  # repeats the hour before it
+        ("Antarctica/Troll", "2026-03-29T01:00"),  # by two hours
+    )
+]
+"""Zones and when their clocks change, epoch ms."""
+
 
 def to_local(timestamp: int, zone: str) -> int:
     moment = (EPOCH.replace(tzinfo=UTC) + timestamp * MILLISECOND).astimezone(ZoneInfo(zone))

@@ -55,7 +55,7 @@ class WindowWork:
     pre_aggregated: bool  # in the pack stage by key and slice; otherwise the operator gets the rows
     results: list[pa.Field]  # one for each aggregate
     emit_every: int | None  # ms of event time
-    wall_clock: bool  # the window columns of the result are timestamps without a time zone, as the rows' are
+    bounds: list[pa.Field]  # of the result: the start, the end and the time of the window
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType
 
 from timerheap.functions import BatchProcessFunction
 from timerheap.spark._compat import on_connect, to_arrow_schema, with_columns
@@ -44,7 +44,7 @@ from timerheap.spark._worker.sql_functions import GROUPED, FirstOfKey, FirstRows
 from timerheap.spark._worker.window_runner import GROUPING_SET, WINDOW_COLUMNS, WINDOW_TIME
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
 from timerheap.timer import MIN_WATERMARK
-from timerheap.tvf import CumulativeSliceAssigner, SliceAssigner, TumblingSliceAssigner
+from timerheap.tvf import CumulativeSliceAssigner, SliceAssigner, TimeZone, TumblingSliceAssigner
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ def sql(
         Name of the processing time in queries: ``DESCRIPTOR`` of this name makes windows of processing time,
         and ``ORDER BY`` finds the first row of a key to arrive. By default, any name that is not a column of
         a streaming table without a `watermark`. ``PROCTIME()`` always is one.
-    time_zone, channel, max_parallelism
+    time_zone : str, optional
+        Time zone whose wall clock cuts the windows, by default the session's.
+    channel, max_parallelism
         As for `tumble`.
 
     Returns
@@ -137,7 +139,8 @@ def sql(
     Notes
     -----
     The syntax is Flink's and the values are Spark's: Spark computes scalar expressions, ``AVG`` of integers
-    is a double, and the bounds of a window are Spark timestamps. Column names in GROUP BY and DESCRIPTOR are
+    is a double. As in Flink, ``window_start`` and ``window_end`` are local times (timestamp_ntz), and
+    ``window_time`` has the type of the time column. Column names in GROUP BY and DESCRIPTOR are
     case-sensitive, as in Flink. Rows that WHERE drops still advance the watermark, as in Flink. Windows over
     the ``window_time`` of a view end with a later window of the view, while in Flink the watermark ends them.
 
@@ -151,7 +154,8 @@ def sql(
         from timerheap.spark._plan.flink_sql import parsed
     except ImportError as error:
         raise ImportError("sql() needs sqlglot; run pip install 'timerheap[sql]'") from error
-    options = {"time_zone": time_zone, "channel": channel, "max_parallelism": max_parallelism}
+    zone = time_zone if time_zone is not None else str(spark.conf.get("spark.sql.session.timeZone"))
+    options = {"time_zone": zone, "channel": channel, "max_parallelism": max_parallelism}
     given = {name: value for name, value in options.items() if value is not None}
     found = _Planner(spark, watermark, processing_time, given).relation(parsed(query))
     df = found.df.where(quoted(KEPT)) if KEPT in found.df.columns else found.df
@@ -183,19 +187,26 @@ class _Relation:
     @property
     def ends(self) -> Column:
         """When the window of a row ends, in epoch ms; where clocks go back, after the repeated hour."""
-        time, assigner = quoted(WINDOW[2]), self.clocks[0].source.assigner
-        if not isinstance(self.df.schema[WINDOW[2]].dataType, TimestampType):
-            return _millis(time)
-        millis = F.unix_millis(time)
-        if assigner.zone.fixed_offset is not None:
-            return millis
-        zone, day = F.lit(assigner.zone.name), 86_400_000
+        last, zone = _millis(quoted(WINDOW[1])) - 1, self.clocks[0].source.assigner.zone
+        first, day = _instant(last, zone), 86_400_000
+        if zone.fixed_offset is not None:
+            return first
+        again = last - (_local(first + day, zone) - first - day)  # by the offset of a day later
+        return F.when((again > first) & (_local(again, zone) == last), again).otherwise(first)
 
-        def local(ms: Column) -> Column:
-            return F.unix_millis(F.from_utc_timestamp(F.timestamp_millis(ms), zone))
 
-        again = local(millis) - (local(millis + day) - millis - day)  # by the offset of a day later
-        return F.when((again > millis) & (local(again) == local(millis)), again).otherwise(millis)
+def _local(millis: Column, zone: TimeZone) -> Column:
+    """Return the local times of instants, both in ms; as `TimeZone.to_local`."""
+    if zone.fixed_offset is not None:
+        return millis + zone.fixed_offset
+    return F.unix_millis(F.from_utc_timestamp(F.timestamp_millis(millis), F.lit(zone.name)))
+
+
+def _instant(local: Column, zone: TimeZone) -> Column:
+    """Return the instants of local times, both in ms; as `TimeZone.to_epoch`."""
+    if zone.fixed_offset is not None:
+        return local - zone.fixed_offset
+    return F.unix_millis(F.to_utc_timestamp(F.timestamp_millis(local), F.lit(zone.name)))
 
 
 def _millis(column: Column) -> Column:
@@ -575,24 +586,15 @@ def _fields(df: DataFrame, side: str) -> list[str]:
 
 def _bounds(df: DataFrame, time: str, assigner: SliceAssigner) -> Column:
     """Return the windows of a row: an array of structs of start, end and time."""
-    type_, zone, name = named_column(df, "time", time), assigner.zone, F.lit(assigner.zone.name)
-    offset = zone.fixed_offset
-    wall_clock = isinstance(type_, TimestampNTZType)
-    if isinstance(type_, LongType):
-        local = quoted(time)
-    elif wall_clock:
+    type_, zone = named_column(df, "time", time), assigner.zone
+    naive = isinstance(type_, TimestampNTZType)
+    if naive:
         local = _millis(quoted(time))
-    elif offset is not None:
-        local = F.unix_millis(quoted(time)) + offset
     else:
-        local = F.unix_millis(F.from_utc_timestamp(quoted(time), name))
+        local = _local(quoted(time) if isinstance(type_, LongType) else F.unix_millis(quoted(time)), zone)
 
-    def instant(ms: Column) -> Column:
-        if wall_clock:
-            return F.timestamp_add("MILLISECOND", ms, F.lit("1970-01-01").cast("timestamp_ntz"))
-        if offset is not None:
-            return F.timestamp_millis(ms - offset)
-        return F.to_utc_timestamp(F.timestamp_millis(ms), name)
+    def bound(ms: Column) -> Column:
+        return F.timestamp_add("MILLISECOND", ms, F.lit("1970-01-01").cast("timestamp_ntz"))
 
     step, start = assigner.interval, None
     first = local - F.pmod(local - assigner.offset, F.lit(step)) + step
@@ -604,7 +606,8 @@ def _bounds(df: DataFrame, time: str, assigner: SliceAssigner) -> Column:
 
     def window(end: Column) -> Column:
         begin = end - assigner.size if start is None else start
-        return F.struct(instant(begin), instant(end), instant(end - 1))
+        last = bound(end - 1) if naive else F.timestamp_millis(_instant(end - 1, zone))
+        return F.struct(bound(begin), bound(end), last)
 
     return F.transform(ends, window)
 

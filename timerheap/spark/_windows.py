@@ -60,6 +60,7 @@ class Source:
     late: Late
     emit_every: int | None  # ms of event time
     max_parallelism: int | None
+    local: bool  # whether the bounds of windows are local times, or instants
     where: Column | None = None  # rows that do not meet it only advance the watermark
     each_batch: bool = False  # whether each micro-batch is aggregated by itself, and ends all windows
 
@@ -86,12 +87,12 @@ class Source:
         strategy = expect_event_time(df, of_time, delay, argument="time", channel=by_channel, late=emits)
         if by_channel is not None:
             channel_column(df, "channel", by_channel)
-        zone = time_zone or str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
-        if of_time is not None and not isinstance(named_column(df, "time", of_time), TimestampType):
-            zone = "UTC"
+        naive = of_time is not None and isinstance(named_column(df, "time", of_time), TimestampNTZType)
+        assigner = make_assigner("UTC" if naive or time_zone is None else time_zone)
         key_groups(max_parallelism)
         every = None if emit_every is None else positive("emit_every", emit_every)
-        return cls(df, of_time, make_assigner(zone), strategy, by_channel, what, every, max_parallelism)
+        local = naive or time_zone is not None
+        return cls(df, of_time, assigner, strategy, by_channel, what, every, max_parallelism, local)
 
 
 _NO_KEY = "__timerheap_key0"
@@ -173,10 +174,12 @@ class WindowPlan:
     def _result(self) -> StructType:
         source = self.source
         column = None if source.time is None else source.df.schema[source.time].dataType
-        bound = TimestampNTZType() if isinstance(column, TimestampNTZType) else TimestampType()
+        bound = TimestampNTZType() if source.local else TimestampType()
+        last = column if isinstance(column, TimestampNTZType) else TimestampType()
         keys = [source.df.schema[name] for name in self.keys]
         fields = [StructField(shown_name(key.name), key.dataType, key.nullable, key.metadata) for key in keys]
-        fields += [StructField(name, bound, False) for name in WINDOW_COLUMNS]
+        bounds = zip(WINDOW_COLUMNS, (bound, bound, last), strict=True)
+        fields += [StructField(name, type_, False) for name, type_ in bounds]
         fields += [one.field for one in self.computed]
         if source.emit_every is not None:
             fields.append(StructField(EARLY, BooleanType(), False))
@@ -184,17 +187,15 @@ class WindowPlan:
 
     def work(self) -> WindowWork:
         """Return the aggregates as the workers receive them."""
-        result = self._result()
-        arrow = to_arrow_schema(result)
-        first = len(self.keys) + len(WINDOW_COLUMNS)
+        fields = list(to_arrow_schema(self._result()))[len(self.keys) :]
         return WindowWork(
             spec=self._spec(),
             keys=self.keys,
             inputs=self.dtypes,
             pre_aggregated=not self._needs_rows,
-            results=[arrow.field(first + number) for number in range(len(self.computed))],
+            bounds=fields[:3],
+            results=fields[3 : 3 + len(self.computed)],
             emit_every=self.source.emit_every,
-            wall_clock=isinstance(result[WINDOW_COLUMNS[0]].dataType, TimestampNTZType),
         )
 
     def _spec(self) -> WindowSpec:
@@ -291,7 +292,9 @@ class GroupedWindows:
         -------
         pyspark.sql.DataFrame
             The keys, ``window_start``, ``window_end`` (exclusive), ``window_time`` (the window's last ms)
-            and the aggregates; then ``early`` with the option `emit_every`.
+            and the aggregates; then ``early`` with the option `emit_every`. With a `time_zone` the start and
+            the end are local times, of the type timestamp_ntz; ``window_time`` has the type of the time
+            column, or is a timestamp.
         """
         return self._plan(aggregates).result()
 
@@ -351,8 +354,10 @@ def tumble(
         Required with an event-time column, unless Spark's ``withWatermark`` names it; "5 seconds" is
         ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``.
     time_zone : str, optional
-        Time zone whose wall clock cuts the windows, by default the session's. Times without a zone are cut
-        as they are.
+        Time zone whose wall clock cuts the windows, such as "Europe/Berlin". The bounds of the windows are
+        then local times (timestamp_ntz), since an instant cannot be a bound where clocks change. By default
+        windows follow UTC, and the bounds are timestamps. Times of the type timestamp_ntz are cut as they
+        are.
     channel : str or Column, optional
         Column whose values have a watermark each, as in `timerheap.spark.process`.
     late : {"drop", "emit"}, default "drop"
@@ -497,7 +502,8 @@ def session_window(
     Parameters
     ----------
     df, watermark, time_zone, channel, late, emit_every, max_parallelism
-        As in `tumble`. `time_zone` is the zone whose wall clock measures the gap.
+        As in `tumble`. With a `time_zone` its wall clock measures the gap: where it skips an hour, a shorter
+        gap ends a session.
     time : str or Column
         Event-time column, as in `tumble`.
     gap : int, timedelta or str

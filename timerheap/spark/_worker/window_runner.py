@@ -106,15 +106,11 @@ class WindowRunner:
         keys = self._group.keys.keys(results.key_ids)
         columns = [keys.column(name) for name in self._work.keys]
         fields = [keys.schema.field(name).with_name(shown_name(name)) for name in self._work.keys]
-        zone = self._windows.assigner.zone
-        ends, starts, times = results.window_ends, results.window_starts, results.window_times
-        if self._work.wall_clock:
-            window_columns = [starts, ends, ends - 1]
-        else:
-            window_columns = [zone.to_epoch(starts), zone.to_epoch(ends), times]
-        type_ = pa.timestamp("us", None if self._work.wall_clock else "UTC")
-        columns += [pa.array(ms * 1000).cast(type_) for ms in window_columns]
-        fields += [pa.field(name, type_) for name in WINDOW_COLUMNS]
+        # Bounds are local times; where the result has them as instants, the windows follow UTC.
+        bounds = [results.window_starts, results.window_ends, results.window_times]
+        for field, ms in zip(self._work.bounds, bounds, strict=True):
+            columns.append(pa.array(ms * 1000).cast(field.type))
+            fields.append(field)
         for field, result in zip(self._work.results, results.results, strict=True):
             columns.append(result_column(result, field))
             fields.append(field)

@@ -134,6 +134,7 @@ class Misses(ProcessJoinFunction):
 @given(
     BOUNDS,
     st.sampled_from(["left", "right", "full"]),
+    st.booleans(),
     st.lists(
         st.one_of(
             st.tuples(SIDES, KEYS, st.integers(-3, 12)),  # before or after the watermark
@@ -143,13 +144,16 @@ class Misses(ProcessJoinFunction):
     ),
 )
 def test_an_outer_join_emits_each_row_without_a_match_once_the_watermark_has_passed_its_matches(
-    bounds, how, ops
+    bounds, how, has_condition, ops
 ):
     lower, upper = bounds
     outer = {"left": {LEFT}, "right": {RIGHT}, "full": {LEFT, RIGHT}}[how]
     last = {LEFT: upper, RIGHT: -lower}  # of the times of matches, from the time of a row
     outlives = {side: last[side] if side in outer else max(last[side], 0) for side in (LEFT, RIGHT)}
     watermark, buffered, matched, wanted, found = 100, [], set(), Counter(), Counter()
+
+    def accepts(left, right):
+        return not has_condition or (left["number"] + right["number"]) % 3 < 2
 
     def miss(row):
         return (row.number, None) if row.side == LEFT else (None, row.number)
@@ -164,7 +168,8 @@ def test_an_outer_join_emits_each_row_without_a_match_once_the_watermark_has_pas
     def passed(rows):
         return [row for row in rows if row.timestamp + outlives[row.side] <= watermark]
 
-    with run(join(lower, upper, Misses(), how=how)) as operator:
+    condition = accepts if has_condition else None
+    with run(join(lower, upper, Misses(), how=how, condition=condition)) as operator:
         operator.process_watermark1(watermark)
         operator.process_watermark2(watermark)
         for number, (side, key, ahead) in enumerate([*ops, ("watermark", "", MAX_WATERMARK - 1_000)]):
@@ -178,9 +183,10 @@ def test_an_outer_join_emits_each_row_without_a_match_once_the_watermark_has_pas
                 if ahead >= 0 or side in outer:
                     for other in buffered:
                         distance = (other.timestamp - arrived.timestamp) * (1 if side == LEFT else -1)
-                        if other.side != side and other.key == key and lower <= distance <= upper:
+                        pair = (arrived, other) if side == LEFT else (other, arrived)
+                        near = other.side != side and other.key == key and lower <= distance <= upper
+                        if near and accepts(pair[0].row, pair[1].row):
                             matched |= {other, arrived}
-                            pair = (arrived, other) if side == LEFT else (other, arrived)
                             wanted[pair[0].number, pair[1].number] += 1
                     buffered.append(arrived)
                     remove(passed([arrived]) if side in outer else [])

@@ -150,6 +150,19 @@ def test_a_function_for_late_rows_that_an_outer_join_keeps_raises(how, side):
         join(0, 1, how=how, **{f"late_{side}": lambda row, ctx: None})
 
 
+def test_an_inner_join_may_have_a_condition():
+    with run(join(0, 5, condition=lambda left, right: left["number"] < right["number"])) as operator:
+        feed(operator, Arrived(LEFT, "a", 5, 1))
+        feed(operator, Arrived(LEFT, "a", 5, 3))
+        assert numbers(feed(operator, Arrived(RIGHT, "a", 6, 2))) == [(1, 2)]
+
+
+@pytest.mark.parametrize("condition", ["left.number < right.number", bool])
+def test_an_invalid_condition_raises(condition):
+    with pytest.raises(TypeError, match=r"condition must be a callable \(left, right\) -> bool, got"):
+        join(0, 1, condition=condition)
+
+
 def test_an_invalid_function_raises():
     for wrong in ("left.number", ProcessJoinFunction):  # not even the class itself
         with pytest.raises(TypeError, match="function must be a ProcessJoinFunction"):

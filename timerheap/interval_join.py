@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from timerheap._arguments import milliseconds
@@ -108,6 +109,9 @@ class IntervalJoin(KeyedCoProcessFunction):
         Which rows without a match are passed to `function`, with None for the other row: none, the left, the
         right, or all. A left row has no match once the watermark has passed its time plus
         `upper_bound`, a right row its time minus `lower_bound`; or immediately if it has already.
+    condition : callable, optional
+        ``condition(left, right)`` says whether two rows of one key and nearby times are a pair, as a further
+        condition after SQL's ``ON`` does. In an outer join a row without such a pair has no match.
     lower_inclusive, upper_inclusive : bool, default True
         Whether a right row exactly on the bound is joined.
     late_left, late_right : callable, optional
@@ -182,6 +186,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         function: ProcessJoinFunction | Callable[[Any, Any], Any],
         *,
         how: str = "inner",
+        condition: Callable[[Any, Any], Any] | None = None,
         lower_inclusive: bool = True,
         upper_inclusive: bool = True,
         late_left: LateRowCallback | None = None,
@@ -204,6 +209,8 @@ class IntervalJoin(KeyedCoProcessFunction):
             function = _Each(function)
         if how not in _OUTER:
             raise ValueError(f'how must be "inner", "left", "right" or "full", got {how!r}')
+        if condition is not None and (not callable(condition) or isinstance(condition, type)):
+            raise TypeError(f"condition must be a callable (left, right) -> bool, got {condition!r}")
         lower = lower if lower_inclusive else lower + 1
         upper = upper if upper_inclusive else upper - 1
         self._left = _Side("left", left_type, (lower, upper), "left" in _OUTER[how], late_left)
@@ -211,6 +218,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         for side in (self._left, self._right):
             side.check(how)
         self._function = function
+        self._condition = condition
         self.num_late_records_dropped = 0
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -248,17 +256,22 @@ class IntervalJoin(KeyedCoProcessFunction):
             else:
                 yield from records("late_left and late_right", mine.late(row, ctx))
             return
+        accepts = None if self._condition is None else partial(self._accepts, row, mine)
         times = other.times(timestamp + mine.first, timestamp + mine.last)
+        pairs = [(time, found) for time in times for found in other.match(time, accepts)]
         if not mine.outer or watermark < timestamp + mine.last:
-            mine.keep(row, timestamp, bool(times), ctx)
-        elif not times:
+            mine.keep(row, timestamp, bool(pairs), ctx)
+        elif not pairs:
             yield from self._miss(row, timestamp, mine, ctx)
-        for time in times:
-            for found in other.match(time):
-                if mine is self._left:
-                    yield from self._join(row, found, _Context(timestamp, time, ctx), ctx)
-                else:
-                    yield from self._join(found, row, _Context(time, timestamp, ctx), ctx)
+        for time, found in pairs:
+            if mine is self._left:
+                yield from self._join(row, found, _Context(timestamp, time, ctx), ctx)
+            else:
+                yield from self._join(found, row, _Context(time, timestamp, ctx), ctx)
+
+    def _accepts(self, row: Any, mine: _Side, found: Any) -> bool:
+        assert self._condition is not None
+        return bool(self._condition(*((row, found) if mine is self._left else (found, row))))
 
     def _miss(
         self, row: Any, timestamp: int, side: _Side, ctx: KeyedCoProcessFunction.Context
@@ -327,17 +340,26 @@ class _Side:
     def keep(self, row: Any, timestamp: int, matched: bool, ctx: KeyedCoProcessFunction.Context) -> None:
         """Add a row, and register the timer that removes it."""
         rows = [*(self._rows.get(timestamp) or ()), row]
+        if matched and self._matched is not None:
+            count = self._matched.get(timestamp) or 0
+            rows.insert(count, rows.pop())
+            self._matched.put(timestamp, count + 1)
         self._rows.put(timestamp, rows)
-        if matched and self._matched is not None:  # then so are the rows before it: all have the same time
-            self._matched.put(timestamp, len(rows))
         ctx.timer_service().register_event_time_timer(min(timestamp + self.outlives, MAX_WATERMARK))
 
-    def match(self, timestamp: int) -> list[Any]:
-        """Return the rows of one time, which now have a match."""
+    def match(self, timestamp: int, accepts: Callable[[Any], bool] | None) -> list[Any]:
+        """Return the rows of one time that are accepted; they now have a match."""
         rows: list[Any] = self._rows.get(timestamp)
-        if self._matched is not None and self._matched.get(timestamp) != len(rows):
-            self._matched.put(timestamp, len(rows))
-        return rows
+        accepted = [True] * len(rows) if accepts is None else list(map(accepts, rows))
+        if self._matched is not None:
+            count = self._matched.get(timestamp) or 0
+            new = [at for at in range(count, len(rows)) if accepted[at]]
+            if new:
+                others = [at for at in range(count, len(rows)) if not accepted[at]]
+                self._matched.put(timestamp, count + len(new))
+                if others:
+                    self._rows.put(timestamp, [rows[at] for at in (*range(count), *new, *others)])
+        return [row for row, is_one in zip(rows, accepted, strict=True) if is_one]
 
     def remove(self, timestamp: int) -> list[Any]:
         """Remove the rows of one time, and return the misses among them."""

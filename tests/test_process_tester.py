@@ -265,7 +265,7 @@ def test_two_inputs_share_state_in_event_time_order() -> None:
     assert test.state("left") == {"a": 100}
     with pytest.raises(ValueError, match="function must be a KeyedCoProcessFunction to have a right input"):
         made().push_right([])
-    with pytest.raises(ValueError, match="right_key and right_event_time must have the types of the left"):
+    with pytest.raises(ValueError, match="right_event_time and right_tie_break must have the types"):
         made(Meet(), right_event_time="seen", right_schema="tail int, seen bigint", right_key="tail")
 
 

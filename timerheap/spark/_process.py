@@ -29,13 +29,14 @@ from timerheap.spark._plan.arguments import (
     quoted,
     row_order,
     sendable,
+    tie_columns,
 )
 from timerheap.spark._plan.build import Input, build, marked, time_mode
 from timerheap.spark._plan.checkpoint_reader import CheckpointState
 from timerheap.spark._plan.initial_state import InitialState
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, assigns_time, ungrouped
 from timerheap.spark._plan.outputs import side_tags
-from timerheap.spark._query import TIME, Query, shown_name
+from timerheap.spark._query import TIME, Query, computed_name, shown_name
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES, Broadcasting, Tagged
 from timerheap.watermarks import WatermarkStrategy
 
@@ -49,6 +50,7 @@ def process(
     *,
     watermark: WatermarkStrategy | str | timedelta | None = None,
     order: str | None = None,
+    tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
     channel: ColumnOrName | None = None,
     late: str | None = None,
     processing_time: bool = False,
@@ -92,13 +94,18 @@ def process(
         the observed metric ``timerheap_ahead`` in the query's progress counts them.
     order : {"event_time", "arrival"}, optional
         "event_time", the default with `event_time`: a row reaches the function once the watermark has passed
-        it, and rows and timers are processed in event-time order, rows before timers of the same timestamp,
-        and rows of one key and timestamp in the order of their columns, from the first to the last.
-        Results then depend on the data alone, not on micro-batches and partitions, as long as no row is late.
+        it, and rows and timers are processed in event-time order, rows before timers of the same timestamp.
+        Rows of one key and timestamp are in the order of `tie_break`, not in that of their arrival. Results
+        then depend on the data alone, not on micro-batches and partitions, as long as no row is late.
         Rows wait in state until the watermark passes them. A row behind the watermark is late; which rows are
         depends on micro-batches. "arrival", the default without `event_time`: rows are processed as they
         arrive. Within a micro-batch all rows are processed before the watermark advances, so a row may reach
         the function before a timer that is due earlier.
+    tie_break : str, Column, or list of them, optional
+        Columns or expressions that order the rows of one key and timestamp, such as a sequence number or
+        Kafka's ``["partition", "offset"]``; null comes last. By default, and where they are equal, rows are
+        in the order of all of their columns, from the first to the last: "cancelled" before "created". Only
+        with ``order="event_time"``.
     channel : str or Column, optional
         Column of an atomic type without nulls whose values have a watermark each: Kafka's partition, a
         device, an airport. Event time is the lowest of them (Flink's StatusWatermarkValve), so a channel that
@@ -186,6 +193,7 @@ def process(
         event_time,
         watermark=watermark,
         order=order,
+        tie_break=tie_break,
         channel=channel,
         late=late,
         processing_time=processing_time,
@@ -207,6 +215,7 @@ def planned_query(
     *,
     watermark: object,
     order: str | None,
+    tie_break: object = None,
     channel: object,
     late: str | None,
     processing_time: bool,
@@ -225,6 +234,7 @@ def planned_query(
     input_type = columns.df.schema
     arrow_schema("df", input_type)
     grouping, by_channel = columns.many("key", grouping), columns.one("channel", channel)
+    tie_break = columns.many("tie_break", tie_break)
     time, delay = columns.timed("", event_time, watermark)
     rows = columns.df
     keys = key_columns(rows, "key", grouping)
@@ -242,6 +252,7 @@ def planned_query(
         watermarks=(strategy,),
         channels=(by_channel,),
         order=rows_order,
+        ties=tie_columns(rows, "tie_break", tie_break, rows_order),
         time_mode=time_mode(rows, processing_time, strategy),
         max_parallelism=max_parallelism,
         late=late_rows(late, rows_order),
@@ -268,6 +279,8 @@ def process_connected(
     watermark: WatermarkStrategy | str | timedelta | None = None,
     right_watermark: WatermarkStrategy | str | timedelta | None = None,
     order: str | None = None,
+    tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
+    right_tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
     channel: ColumnOrName | None = None,
     right_channel: ColumnOrName | None = None,
     late: str | None = None,
@@ -302,6 +315,10 @@ def process_connected(
         As in `process`, over the rows of both inputs. The default is "event_time", except for an
         `IntervalJoin`, which finds the same pairs in any order: with "arrival" it emits each pair when its
         second row arrives, and passes late rows to ``late_left`` and ``late_right``.
+    tie_break, right_tie_break : str, Column, or list of them, optional
+        As in `process`; by default those of `right` have the names of those of `left`. At one timestamp they
+        order the rows of both inputs, of which those of `left` come first by default. To have `right` first,
+        pass ``tie_break=F.lit(1), right_tie_break=F.lit(0)``.
     processing_time, max_parallelism, output_event_time, drop_state, rename_state : optional
         As in `process`.
     initial_state, side_outputs : optional
@@ -328,7 +345,9 @@ def process_connected(
     """
     left_rows, left_by = ungrouped("left", left, "key", key)
     right_rows, right_by = ungrouped("right", right, "right_key", right_key)
-    one = _Side.of("", "left", left_rows, left_by, event_time, watermark, channel, late)
+    if order is None and isinstance(function, IntervalJoin):
+        order = "arrival"
+    one = _Side.of("", "left", left_rows, left_by, event_time, watermark, channel, late, order, tie_break)
     two = _Side.of(
         "right_",
         "right",
@@ -338,16 +357,17 @@ def process_connected(
         watermark if right_watermark is None else right_watermark,
         right_channel,
         late,
+        order,
+        tie_break if right_tie_break is None else right_tie_break,
     )
     one.expect_to_match(two)
-    if order is None and isinstance(function, IntervalJoin):
-        order = "arrival"
     rows_order = row_order(order, one.df, one.event_time, one.strategy, two.strategy)
     key_groups(max_parallelism)
     timed = one.event_time is not None
+    ties = one.tie_names()
     names = [f"{KEY}{number}" for number in range(len(one.key))]
     both = one.tagged(0, two).unionAll(two.tagged(1, one))
-    columns = [*names, *([TIME] if timed else []), INPUT, *SIDES]
+    columns = [*names, *([TIME] if timed else []), *ties, INPUT, *SIDES]
     late_row = StructType([StructField("left", one.rows), StructField("right", two.rows)])
     query = Query(
         work=Tagged(sendable(function, KeyedCoProcessFunction)),
@@ -358,6 +378,7 @@ def process_connected(
         watermarks=(one.strategy, two.strategy),
         channels=(one.channel, two.channel),
         order=rows_order,
+        ties=ties,
         time_mode=time_mode(one.df, processing_time, one.strategy, two.strategy),
         max_parallelism=max_parallelism,
         late=late_rows(late, rows_order),
@@ -377,6 +398,7 @@ class _Side(Input):
     prefix: str
     key: list[str]
     rows: StructType
+    ties: tuple[str, ...]
 
     @classmethod
     def of(
@@ -389,12 +411,15 @@ class _Side(Input):
         watermark: object,
         channel: object,
         late: object,
+        order: object,
+        tie_break: object,
     ) -> _Side:
         """Check the arguments of one input."""
         columns = Columns(argument, df)
         rows = columns.df.schema
         arrow_schema(argument, rows)
         key, by_channel = columns.many(prefix + "key", key), columns.one(prefix + "channel", channel)
+        tie_break = columns.many(prefix + "tie_break", tie_break)
         time, delay = columns.timed(prefix, event_time, watermark)
         df = columns.df
         keys = key_columns(df, prefix + "key", key)
@@ -402,7 +427,12 @@ class _Side(Input):
         strategy = expect_event_time(df, time, delay, prefix, **needing)
         if by_channel is not None:
             channel_column(df, prefix + "channel", by_channel)
-        return cls(df, time, strategy, by_channel, prefix, keys, rows)
+        ties = tie_columns(df, prefix + "tie_break", tie_break, row_order(order, df, time))
+        return cls(df, time, strategy, by_channel, prefix, keys, rows, ties)
+
+    def tie_names(self) -> tuple[str, ...]:
+        """Return the names of the columns that order rows of one key and time, in the rows of both inputs."""
+        return tuple(computed_name(number, shown_name(name)) for number, name in enumerate(self.ties))
 
     def expect_to_match(self, other: _Side) -> None:
         """Raise an error unless both inputs are of one kind, with keys and event times of the same types."""
@@ -415,12 +445,17 @@ class _Side(Input):
         if self.df.isStreaming != other.df.isStreaming:
             kinds = ["a stream" if side.df.isStreaming else "a batch" for side in (self, other)]
             raise ValueError(f"right must be {kinds[0]} like left, got {kinds[1]}")
-        if len(self.key) != len(other.key):
-            raise ValueError(
-                "right_key must have as many columns as key, which is "
-                f"{[*map(shown_name, self.key)]}, got {[*map(shown_name, other.key)]}"
-            )
-        pairs = [("key", *names) for names in zip(self.key, other.key, strict=True)]
+        pairs = []
+        for argument, own, others in (
+            ("key", self.key, other.key),
+            ("tie_break", self.ties, other.ties),
+        ):
+            if len(own) != len(others):
+                raise ValueError(
+                    f"right_{argument} must have as many columns as {argument}, which is "
+                    f"{[*map(shown_name, own)]}, got {[*map(shown_name, others)]}"
+                )
+            pairs += [(argument, *names) for names in zip(own, others, strict=True)]
         if self.event_time is not None and other.event_time is not None:
             pairs.append(("event_time", self.event_time, other.event_time))
         for argument, mine, theirs in pairs:
@@ -441,6 +476,8 @@ class _Side(Input):
         columns = [quoted(name).alias(f"{KEY}{i}") for i, name in enumerate(self.key)]
         if self.event_time is not None:
             columns.append(quoted(self.event_time).alias(TIME))
+        ties = zip(self.ties, self.tie_names(), strict=True)
+        columns += [quoted(column).alias(name) for column, name in ties]
         columns.append(F.lit(number).cast("tinyint").alias(INPUT))
         row, none = F.struct(*map(quoted, self.rows.names)), F.lit(None).cast(other.rows)
         for side, content in zip(SIDES, (none, row) if number else (row, none), strict=True):
@@ -458,6 +495,7 @@ def process_broadcast(
     *,
     watermark: WatermarkStrategy | str | timedelta | None = None,
     order: str | None = None,
+    tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
     channel: ColumnOrName | None = None,
     late: str | None = None,
     processing_time: bool = False,
@@ -479,7 +517,7 @@ def process_broadcast(
     key, output_schema, event_time : optional
         As in `process`, of `df`.
     function : KeyedBroadcastProcessFunction
-    watermark, order, channel, late, processing_time, max_parallelism, output_event_time : optional
+    watermark, order, tie_break, channel, late, processing_time, max_parallelism, output_event_time : optional
         As in `process`, of `df`. `rules` have no event time and do not hold back the watermark.
     drop_state, rename_state, side_outputs : optional
         As in `process`. The state of a descriptor "limits" is called "broadcast:limits" in a checkpoint.
@@ -530,6 +568,7 @@ def process_broadcast(
         event_time,
         watermark=watermark,
         order=order,
+        tie_break=tie_break,
         channel=channel,
         late=late,
         processing_time=processing_time,

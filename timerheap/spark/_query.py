@@ -105,6 +105,7 @@ class Query:
     watermarks: tuple[WatermarkStrategy, ...]  # one for each input
     channels: tuple[str | None, ...]  # for each input, the column whose values have a watermark each
     order: RowOrder  # when rows reach the function
+    ties: tuple[str, ...] = ()  # the columns that order rows of one key and time, before the others do
     time_mode: TimeMode  # of the stateful operator on a stream
     max_parallelism: int | None  # None: the default for the running number of partitions
     late: Late = "drop"
@@ -153,6 +154,7 @@ class Query:
             key_fields=[field.with_metadata(each) for field, each in zip(fields, metadata, strict=True)],
             rows=self.schema,
             order=self.order,
+            ties=self.ties,
             windows=self.windows,
             drop_state=self.drop_state,
             rename_state=self.rename_state,

@@ -22,10 +22,16 @@ from timerheap.spark._arrow import KeyedRows, narrow_column
 from timerheap.spark._exchange.frames import INPUT, event_millis
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
-from timerheap.spark._plan.arguments import arrow_schema, expect_event_time, key_columns
+from timerheap.spark._plan.arguments import (
+    arrow_schema,
+    expect_event_time,
+    key_columns,
+    row_order,
+    tie_columns,
+)
 from timerheap.spark._plan.build import NULL_MARK
 from timerheap.spark._plan.named_columns import assigns_time, strategy_of
-from timerheap.spark._query import TIME, Query, nullable_arrow_schema
+from timerheap.spark._query import TIME, Query, computed_name, nullable_arrow_schema
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.spark._worker.output import column_of
 from timerheap.spark._worker.row_runner import AssignedTimes, row_source
@@ -59,6 +65,7 @@ class PushedRows:
     key: list[str]
     event_time: str | None
     assigner: TimestampAssigner | None = None
+    ties: tuple[str, ...] = ()
 
     # What the argument checks of `timerheap.spark._plan.arguments` read of a DataFrame:
     isStreaming = False
@@ -295,12 +302,20 @@ class Inputs:
         return self._sides[0]
 
     def add(
-        self, argument: str, schema: object, prefix: str, key: object, event_time: Any, watermark: Any
+        self,
+        argument: str,
+        schema: object,
+        prefix: str,
+        key: object,
+        event_time: Any,
+        watermark: Any,
+        order: str | None,
+        tie_break: object,
     ) -> None:
         """Add an input.
 
         argument: name of the argument that `schema` is
-        schema, key, event_time, watermark: the user's arguments
+        schema, key, event_time, watermark, order, tie_break: the user's arguments
         prefix: errors call the arguments `prefix` + ``key``, and so on
         """
         type_ = columns_type(argument, schema)
@@ -313,20 +328,22 @@ class Inputs:
             watermark = WatermarkStrategy.for_monotonous_timestamps()
         expect_event_time(rows, event_time, strategy_of(prefix + "watermark", watermark), prefix)
         keys = key_columns(rows, prefix + "key", key)
-        self._sides.append(PushedRows(type_, keys, event_time, assigner))
+        ties = tie_columns(rows, prefix + "tie_break", tie_break, row_order(order, rows, event_time))
+        self._sides.append(PushedRows(type_, keys, event_time, assigner, ties))
 
     def expect_to_match(self) -> None:
         """Raise ValueError unless both inputs have keys and event times of the same types."""
         types = [
             [
                 each.schema[name].dataType.simpleString()
-                for name in [*each.key, *([each.event_time] if each.event_time else [])]
+                for name in [*each.key, *([each.event_time] if each.event_time else []), *each.ties]
             ]
             for each in self._sides
         ]
         if types[0] != types[1]:
             raise ValueError(
-                f"right_key and right_event_time must have the types of the left, {types[0]}, got {types[1]}"
+                "right_key, right_event_time and right_tie_break must have the types of the left, "
+                f"{types[0]}, got {types[1]}"
             )
 
     def query(self, function: Function, emits_late: bool, **options: Any) -> Query:
@@ -340,6 +357,7 @@ class Inputs:
                 key=left.key,
                 rows=left.schema,
                 event_time=left.event_time,
+                ties=left.ties,
                 late_row=left.type if emits_late else None,
                 late_columns=tuple(left.type.names),
                 **options,
@@ -348,6 +366,10 @@ class Inputs:
         fields = [StructField(f"{KEY}{number}", field.dataType) for number, field in enumerate(keys)]
         if left.event_time is not None:
             fields.append(StructField(TIME, left.schema[left.event_time].dataType))
+        ties = tuple(computed_name(number, name) for number, name in enumerate(left.ties))
+        fields += [
+            StructField(name, left.schema[tie].dataType) for name, tie in zip(ties, left.ties, strict=True)
+        ]
         fields.append(StructField(INPUT, ByteType()))
         sides = [StructField(side, each.type) for side, each in zip(SIDES, self._sides, strict=True)]
         both = zip(("left", "right"), self._sides, strict=True)
@@ -357,6 +379,7 @@ class Inputs:
             key=[field.name for field in fields[: len(keys)]],
             rows=StructType([*fields, *sides]),
             event_time=None if left.event_time is None else TIME,
+            ties=ties,
             late_row=StructType(late) if emits_late else None,
             late_columns=SIDES,
             key_names=left.key,
@@ -379,6 +402,7 @@ class Inputs:
         columns = [batch.column(name) for name in side.key]
         if side.event_time is not None:
             columns.append(batch.column(side.event_time))
+        columns += map(batch.column, side.ties)
         columns.append(pa.array(np.full(n, number, np.int8)))
         schema = query.schema
         for other, name in enumerate(SIDES):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self, cast, get_args
 
+import numpy as np
 import pyarrow as pa
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from timerheap._arguments import int64
+from timerheap._native._heap import row_order as time_order
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import KeyedCoProcessFunction
 from timerheap.interval_join import IntervalJoin
@@ -20,6 +23,7 @@ from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.row_buffer import content_order
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     changed_states,
@@ -48,6 +52,8 @@ from timerheap.testing.snapshots import load_group, save_group
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 
+_log = logging.getLogger("timerheap")
+
 
 class ProcessTester:
     """Runs a process function without Spark: a test pushes rows and advances the watermark and the clock.
@@ -70,6 +76,10 @@ class ProcessTester:
         Event-time column, a timestamp or a bigint of epoch ms.
     order : {"event_time", "arrival"}, optional
         As in `timerheap.spark.process`.
+    tie_break, right_tie_break : str or list of str, optional
+        Columns that order rows of one key and timestamp, as in `timerheap.spark.process_connected`; by
+        default all, as on Spark, and not the order in which they are pushed; if that differs, the tester
+        logs it once.
     right_schema, right_key, right_event_time : optional
         Those of the right input of a KeyedCoProcessFunction; by default as of the left.
     rules_schema : str or pyspark.sql.types.StructType, optional
@@ -129,6 +139,8 @@ class ProcessTester:
         event_time: str | None = None,
         *,
         order: str | None = None,
+        tie_break: str | Sequence[str] | None = None,
+        right_tie_break: str | Sequence[str] | None = None,
         right_schema: str | StructType | None = None,
         right_key: str | Sequence[str] | None = None,
         right_event_time: str | None = None,
@@ -143,8 +155,10 @@ class ProcessTester:
         side_outputs: Sequence[OutputTag] | None = None,
     ) -> None:
         sendable(function, *get_args(Function))
+        if order is None and isinstance(function, IntervalJoin):
+            order = "arrival"
         self._inputs = Inputs()
-        self._inputs.add("input_schema", input_schema, "", key, event_time, watermark)
+        self._inputs.add("input_schema", input_schema, "", key, event_time, watermark, order, tie_break)
         result = columns_type("output_schema", output_schema)
         arrow_schema("output_schema", result)
         if isinstance(function, KeyedCoProcessFunction):
@@ -156,13 +170,14 @@ class ProcessTester:
                 key if right_key is None else right_key,
                 right_event_time if timed else event_time,
                 watermark if right_watermark is None else right_watermark,
+                order,
+                tie_break if right_tie_break is None else right_tie_break,
             )
             self._inputs.expect_to_match()
-            if order is None and isinstance(function, IntervalJoin):
-                order = "arrival"
-        elif not right_schema is right_key is right_event_time is right_watermark is None:
+        elif (right_schema, right_key, right_event_time, right_watermark, right_tie_break) != (None,) * 5:
             raise ValueError(
-                "right_schema, right_key, right_event_time and right_watermark need a KeyedCoProcessFunction"
+                "right_schema, right_key, right_tie_break, right_event_time and right_watermark need a "
+                "KeyedCoProcessFunction"
             )
         self._rules = _rules(function, rules_schema)
         self._pickled = dumps(function)  # type: ignore[no-untyped-call]
@@ -184,6 +199,7 @@ class ProcessTester:
             "broadcast": None if self._rules is None else self._rules.type,
         }
         self._emits_late = late == "emit"
+        self._hints = True  # whether nothing has been said of the order of rows
         query = self._query()
         self._sent: dict[str, list[Any]] = {field.name: [] for field in query.side_fields}
         self._begin(query, KeyGroup(query.layout), self._now)
@@ -244,7 +260,16 @@ class ProcessTester:
         return self._rules
 
     def _push(self, number: int, rows: object) -> list[Row]:
-        return self._run(self._inputs.hashed(number, rows, self._current), self._group.watermark)
+        query, pushed = self._current, self._inputs.hashed(number, rows, self._current)
+        if query.order == "event_time" and not query.ties:
+            every = pushed.timestamps, pushed.ids, np.arange(len(pushed))
+            if self._hints and (content_order(pushed.rows, *every) != time_order(*every)).any():
+                self._hints = False
+                _log.warning(
+                    "rows of one key and timestamp come in the order of their columns, as on Spark, and not "
+                    "as pushed; if their order matters, pass tie_break= with the columns that have it"
+                )
+        return self._run(pushed, self._group.watermark)
 
     def advance_watermark(self, timestamp: int) -> list[Row]:
         """Advance the watermark, release the rows that wait for it, fire timers, and return the results.

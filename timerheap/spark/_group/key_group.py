@@ -70,6 +70,7 @@ class GroupLayout:
     key_fields: list[pa.Field]
     rows: pa.Schema  # of rows that may wait
     order: RowOrder
+    ties: tuple[str, ...] = ()  # columns that order the rows of one key and time
     windows: WindowSpec | None  # None for a function
     drop_state: tuple[str, ...]  # names of states that a load leaves out
     rename_state: dict[str, str]  # the new names of states by the old ones
@@ -98,7 +99,7 @@ class KeyGroup:
         self.event_timers = JournalledTimers(EVENT_TIMERS, memory, heads["event"])
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, memory, heads["processing"])
         self.timer_names = TimerNames(memory, heads["names"])
-        self.rows = RowBuffer(layout.rows, layout.order, memory, heads["rows"])
+        self.rows = RowBuffer(layout.rows, layout.order, memory, heads["rows"], layout.ties)
         self.slices: WindowsPart | None = None
         if windows is not None:
             from timerheap.spark._group.open_windows import part_of  # with timerheap.tvf, for windows alone

@@ -19,12 +19,17 @@ from timerheap.timer import MIN_WATERMARK
 
 
 def content_order(
-    rows: pa.RecordBatch, timestamps: np.ndarray, ids: np.ndarray, positions: np.ndarray
+    rows: pa.RecordBatch,
+    timestamps: np.ndarray,
+    ids: np.ndarray,
+    positions: np.ndarray,
+    ties: Sequence[str] = (),
 ) -> np.ndarray:
     """Return the positions of rows by timestamp, key id and columns: int64, shape (n,).
 
-    Columns are compared from left to right, and null comes last. Lists and maps are compared as text. Equal
-    rows stay in their order. O(n), and O(t log t) for t rows that share their timestamp and key with others.
+    Columns are compared from left to right, those of `ties` first, and null comes last. Lists and maps are
+    compared as text. Equal rows stay in their order. O(n), and O(t log t) for t rows that share their
+    timestamp and key with others.
     `timestamps` and `ids` are those of all rows, `positions`, of shape (n,), those of the rows to order.
     """
     ids_here = ids[positions]
@@ -35,8 +40,9 @@ def content_order(
     if not follows.any():
         return order
     tied = np.flatnonzero(follows[:-1] | follows[1:])
-    ties = np.cumsum(~follows[:-1])[tied]
-    columns = [pa.array(ties), *_comparable(rows.take(pa.array(order[tied])).columns)]
+    runs = np.cumsum(~follows[:-1])[tied]
+    found = rows.take(pa.array(order[tied]))
+    columns = [pa.array(runs), *_comparable([*map(found.column, ties), *found.columns])]
     names = [str(number) for number in range(len(columns))]
     tied_rows = pa.RecordBatch.from_arrays(columns, names)
     by_content = pc.sort_indices(tied_rows, sort_keys=[(name, "ascending") for name in names])
@@ -82,11 +88,17 @@ class RowBuffer:
     _released: int  # the largest watermark so far
 
     def __init__(
-        self, schema: pa.Schema, order: RowOrder, memory: Memory = PROCESS, head: Sequence[Any] = ()
+        self,
+        schema: pa.Schema,
+        order: RowOrder,
+        memory: Memory = PROCESS,
+        head: Sequence[Any] = (),
+        ties: Sequence[str] = (),
     ) -> None:
         slab, heap, self._released, self.losses = head or ((), None, MIN_WATERMARK, 0)
         self._schema = schema
         self._order = order
+        self._ties = ties
         self._wide = wide_rows(schema)
         none = np.empty(0, np.int64)
         self._nothing = KeyedRows(pa.RecordBatch.from_pylist([], self._wide), none, none)
@@ -145,7 +157,9 @@ class RowBuffer:
         self.losses += len(popped)
         rows = KeyedRows.concatenated([arrived, popped])
         due = np.flatnonzero(rows.timestamps <= watermark)
-        return rows, content_order(rows.rows, rows.timestamps, rows.ids, due) if in_order else due
+        if not in_order:
+            return rows, due
+        return rows, content_order(rows.rows, rows.timestamps, rows.ids, due, self._ties)
 
     def _settle(self) -> None:
         """Put the new rows, of which most never get here, into the slab; all of them or none."""

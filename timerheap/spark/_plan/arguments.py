@@ -203,6 +203,18 @@ def row_order(
     return "event_time"
 
 
+def tie_columns(df: DataFrame, argument: str, names: object, order: RowOrder) -> tuple[str, ...]:
+    """Return the names of the columns that order rows of one key and time."""
+    if names is None:
+        return ()
+    if order == "arrival":
+        raise ValueError(
+            f'{argument} must be left out with order="arrival", where rows come in their own order, got '
+            f"{names!r}"
+        )
+    return tuple(key_columns(df, argument, names))
+
+
 def late_rows(late: object, order: RowOrder = "event_time") -> Late:
     """Return what becomes of late rows; None is Flink's way: in order of arrival the function gets them."""
     if late is None:

@@ -354,7 +354,10 @@ def _row_columns(query: Query, df: DataFrame) -> dict[str, Column]:
             columns[name] = F.when(quoted("left").isNotNull(), 0).otherwise(1).cast(type_)
         else:
             shown = name.removeprefix("__timerheap_") if name in SIDES else own.get(name, shown_name(name))
-            columns[name] = _column("buffered_rows", df, [shown], type_)
+            if name in query.ties and shown not in df.columns:
+                columns[name] = F.lit(None).cast(type_)
+            else:
+                columns[name] = _column("buffered_rows", df, [shown], type_)
     return columns
 
 

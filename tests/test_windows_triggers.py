@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 from running_windows import GLOBAL, LONG, Add, All, Difference, Total, fed, running
 
-from timerheap import MAX_WATERMARK, OutputTag, Types
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, OutputTag, Types
 from timerheap.flink import StreamRecord
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.windows import (
     ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
     CountTrigger,
+    CountTumblingWindowAssigner,
     DeltaTrigger,
     EndOfStreamTrigger,
+    EventTimeTrigger,
     GlobalWindows,
     NeverTrigger,
     ProcessingTimeoutTrigger,
@@ -23,8 +26,10 @@ from timerheap.windows import (
     PurgingTrigger,
     ReduceFunction,
     TimeEvictor,
+    TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
+    WindowOperator,
 )
 
 
@@ -168,10 +173,38 @@ def test_a_timeout_purges_with_a_nested_trigger_of_processing_time() -> None:
         assert operator.num_keyed_state_entries() == operator.num_processing_time_timers() == 0
 
 
+class AtTheTimestamp(EventTimeTrigger):
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: Any) -> Any:
+        ctx.register_event_time_timer(timestamp + 5)
+        return TriggerResult.CONTINUE
+
+
 def test_an_element_without_a_timestamp_has_the_smallest_for_a_trigger() -> None:
-    with running(GLOBAL, All(), trigger=ContinuousEventTimeTrigger.of(10)) as operator:
+    with running(GLOBAL, All(), trigger=AtTheTimestamp()) as operator:
         assert operator.process_element(("a", 1)) == []
-        assert operator.num_event_time_timers() == 2
+        assert operator.num_event_time_timers() == 1
+        operator.process_watermark(MIN_WATERMARK + 5)
+        assert operator.num_event_time_timers() == 0
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        ContinuousEventTimeTrigger.of(10),
+        ContinuousProcessingTimeTrigger.of(10),
+        PurgingTrigger.of(ProcessingTimeoutTrigger.of(ContinuousProcessingTimeTrigger.of(10), 5)),
+    ],
+)
+@pytest.mark.parametrize("assigner", [GLOBAL, CountTumblingWindowAssigner.of(3)])
+@pytest.mark.promises(
+    "PyFlink",
+    "refused",
+    "GlobalWindows with ContinuousEventTimeTrigger or ContinuousProcessingTimeTrigger",
+    note="it fires without end when the input has ended; use windows of time, or `CountTrigger`",
+)
+def test_a_trigger_that_repeats_in_a_window_without_an_end_raises(assigner: Any, trigger: Any) -> None:
+    with pytest.raises(ValueError, match=r"trigger must not repeat by time with .*Window.*, got .*; use win"):
+        WindowOperator(assigner, All(), trigger=trigger, element_type=LONG)
 
 
 class Aside(ProcessWindowFunction):

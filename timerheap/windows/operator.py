@@ -12,7 +12,12 @@ from timerheap.functions import AggregateFunction, KeyedProcessFunction, Runtime
 from timerheap.state import MapStateDescriptor
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.windows.assigners import MergingWindowAssigner, WindowAssigner
+from timerheap.windows.assigners import (
+    CountWindowAssigner,
+    GlobalWindows,
+    MergingWindowAssigner,
+    WindowAssigner,
+)
 from timerheap.windows.contents import AccumulatorContents, ElementContents, EvictableElements, WindowContents
 from timerheap.windows.contexts import (
     AssignerContext,
@@ -24,7 +29,14 @@ from timerheap.windows.contexts import (
 from timerheap.windows.evictors import Evictor
 from timerheap.windows.merging import MergingWindowSet
 from timerheap.windows.states import WindowStates
-from timerheap.windows.triggers import Trigger, TriggerResult
+from timerheap.windows.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    ProcessingTimeoutTrigger,
+    PurgingTrigger,
+    Trigger,
+    TriggerResult,
+)
 from timerheap.windows.window import WINDOW_TYPE, Window
 from timerheap.windows.window_functions import (
     ProcessWindowFunction,
@@ -78,7 +90,8 @@ class WindowOperator:
     Raises
     ------
     TypeError, ValueError
-        If an argument is invalid, a type is missing, or the trigger of a merging assigner cannot merge.
+        If an argument is invalid, a type is missing, or the trigger does not fit the assigner: it cannot
+        merge windows, or it fires at intervals in windows without an end.
 
     Notes
     -----
@@ -145,6 +158,12 @@ class WindowOperator:
         if self._merging is not None and not self._trigger.can_merge():
             raise ValueError(
                 f"trigger must support merging, because {assigner!r} merges windows, got {self._trigger!r}"
+            )
+        if isinstance(assigner, (GlobalWindows, CountWindowAssigner)) and _repeats(self._trigger):
+            raise ValueError(
+                f"trigger must not repeat by time with {assigner!r}, whose windows have no end, got "
+                f"{self._trigger!r}, which would fire without end when the input has ended; use windows of "
+                "time, such as TumblingEventTimeWindows, or a CountTrigger"
             )
         self._function = _instance(
             "function", function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction
@@ -391,6 +410,13 @@ def _instance(argument: str, value: Any, *classes: type) -> Any:
     names = f"{', '.join(others)} or {last}" if others else last
     article = "an" if names[0] in "AE" else "a"
     raise TypeError(f"{argument} must be {article} {names}, got {value!r}")
+
+
+def _repeats(trigger: Trigger) -> bool:
+    """Return whether a trigger fires at intervals until the end of the window."""
+    while isinstance(trigger, (PurgingTrigger, ProcessingTimeoutTrigger)):
+        trigger = trigger.nested_trigger
+    return isinstance(trigger, (ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger))
 
 
 def _whole_window(

@@ -309,8 +309,8 @@ class Inputs:
         key: object,
         event_time: Any,
         watermark: Any,
-        order: str | None,
-        tie_break: object,
+        order: str | None = None,
+        tie_break: object = None,
     ) -> None:
         """Add an input.
 

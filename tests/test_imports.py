@@ -38,7 +38,8 @@ LAYERS = {
         "__main__",
     ],
     "spark": [
-        "_arrow _compat",
+        "_arrow",
+        "_compat",
         "_slices",
         "_group",
         "_query",

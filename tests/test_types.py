@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark_types
 
 from timerheap import Types
-from timerheap.types import arrow_type
+from timerheap.types import LOCAL, arrow_type
 
 LIST = pa.list_(pa.field("element", pa.int64()))
 FLINK = [
@@ -26,7 +26,7 @@ FLINK = [
     (Types.BIG_DEC(), pa.decimal128(38, 18)),
     (Types.SQL_DATE(), pa.date32()),
     (Types.SQL_TIME(), pa.time64("us")),
-    (Types.SQL_TIMESTAMP(), pa.timestamp("us")),
+    (Types.SQL_TIMESTAMP(), pa.timestamp("us", LOCAL)),
     (Types.INSTANT(), pa.timestamp("us", "UTC")),
     (Types.LIST(Types.LONG()), LIST),
     (Types.BASIC_ARRAY(Types.LONG()), LIST),
@@ -94,7 +94,7 @@ def test_ddl_is_parsed_to_arrow_types(ddl, arrow):
 @pytest.mark.parametrize(
     ("type_", "arrow"),
     [
-        (spark_types.TimestampType(), pa.timestamp("us")),
+        (spark_types.TimestampType(), pa.timestamp("us", LOCAL)),
         (spark_types.TimestampNTZType(), pa.timestamp("us")),
         (spark_types.DayTimeIntervalType(), pa.duration("us")),
         (spark_types.ArrayType(spark_types.LongType(), containsNull=False), LIST),
@@ -102,7 +102,7 @@ def test_ddl_is_parsed_to_arrow_types(ddl, arrow):
             spark_types.StructType()
             .add("my field", spark_types.MapType(spark_types.StringType(), spark_types.TimestampType()))
             .add("n", "long", nullable=False),
-            pa.struct([("my field", pa.map_(pa.string(), pa.timestamp("us"))), ("n", pa.int64())]),
+            pa.struct([("my field", pa.map_(pa.string(), pa.timestamp("us", LOCAL))), ("n", pa.int64())]),
         ),
     ],
     ids=str,

@@ -62,7 +62,7 @@ class ListContents(Protocol):
 
 
 class MapContents(Protocol):
-    """The entries of one map state, by key, from the user's keys to encoded values."""
+    """The entries of one map state, by key, from encoded keys to encoded values."""
 
     def load(self, key: Any, /) -> Mapping[Any, Any]:
         """Return the entries of a key in the order of insertion."""
@@ -120,7 +120,7 @@ class ValueTypes(Protocol):
         """Return the codec of a type; `what` is named in errors."""
 
     def key_codec(self, type_: Any, what: str) -> Codec:
-        """Return the codec of the type of a map's keys."""
+        """Return the codec of the type of a map's keys, which are kept in a hashable form."""
 
 
 class Contents(Protocol):
@@ -567,10 +567,10 @@ class MapHandle(Handle, MapState):
         return found
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return ((k, self._codec.decode(v)) for k, v in self._entries())
+        return ((self._key_codec.decode(k), self._codec.decode(v)) for k, v in self._entries())
 
     def keys(self) -> Iterator[Any]:
-        return (k for k, _ in self._entries())
+        return (self._key_codec.decode(k) for k, _ in self._entries())
 
     def values(self) -> Iterator[Any]:
         return (self._codec.decode(v) for _, v in self._entries())
@@ -588,7 +588,7 @@ class MapHandle(Handle, MapState):
         return table.visited(key) if isinstance(table, ExpiringMap) else iter(list(table.load(key).items()))
 
     def _encode_key(self, key: Any) -> Any:
-        encoded = self._key_codec.decode(self._key_codec.encode(key))
+        encoded = self._key_codec.encode(key)
         if encoded is None:
             raise ValueError(f"state {self._name!r}: a key of a map state must not be None")
         return encoded

@@ -10,6 +10,7 @@ import decimal
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from decimal import Decimal
 from types import GeneratorType
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from timerheap.row import Row
-from timerheap.types import arrow_type
+from timerheap.types import LOCAL, arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,6 +96,63 @@ RowClass = Callable[..., Callable[..., tuple[Any, ...]]]
 """Takes the names of the fields and returns what takes their values: ``pyspark.sql.Row``, `NamedRow`."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICRO = datetime.timedelta(microseconds=1)
+_DAYS = datetime.timedelta(days=2)
+_OUT_OF_RANGE = OverflowError, ValueError, OSError  # raised by Python's datetime
+
+
+def local_time(moment: int | datetime.datetime) -> datetime.datetime:
+    """Return a moment, epoch microseconds or a datetime with a zone, in local time, without a zone.
+
+    As in PySpark. In the hour that is repeated when clocks go back, ``fold`` tells which one it is.
+
+    OverflowError: if the year there is not one from 1 to 9999
+    """
+    micros = moment if isinstance(moment, int) else (moment - _EPOCH) // _MICRO
+    seconds, rest = divmod(micros, 1_000_000)
+    try:
+        return datetime.datetime.fromtimestamp(seconds).replace(microsecond=rest)
+    except _OUT_OF_RANGE:  # Python also computes the day before, and UTC
+        inwards = _DAYS if micros < 0 else -_DAYS
+        near = _EPOCH + (micros * _MICRO + inwards)
+        return near.astimezone().replace(tzinfo=None) - inwards
+
+
+def moment_of(value: datetime.datetime) -> datetime.datetime:
+    """Return a datetime with a zone: UTC, or the local one if Python has the year only there.
+
+    A datetime without a zone is local time.
+
+    OverflowError: if Python has the year in neither
+    """
+    with suppress(*_OUT_OF_RANGE):
+        return value.astimezone(datetime.UTC)
+    if value.tzinfo is not None:
+        value = local_time((value - _EPOCH) // _MICRO)
+    near = value + (_DAYS if value.year == 1 else -_DAYS)  # Python also computes the days around
+    aware = value.replace(tzinfo=near.astimezone().tzinfo)
+    with suppress(OverflowError):
+        return aware.astimezone(datetime.UTC)
+    return aware
+
+
+def micros_of(value: datetime.datetime) -> int:
+    """Return a datetime in epoch microseconds; one without a zone is local time."""
+    return (moment_of(value) - _EPOCH) // _MICRO
+
+
+def local_reader(type_: pa.DataType) -> Convert | None:
+    """Return the function that makes the local time of a kept moment, None for another type; see `reader`."""
+    import pyarrow.types as is_
+
+    if not is_.is_timestamp(type_) or type_.tz is None:
+        return None
+    return lambda kept: None if kept is None else local_time(kept)
+
+
+def local_leaf(type_: pa.DataType) -> Convert | None:
+    """Return `local_reader` of a type whose values Python has in local time."""
+    return local_reader(type_) if getattr(type_, "tz", None) == LOCAL else None
 
 
 class Misfit(ValueError):
@@ -180,7 +238,7 @@ class ArrowCodec:
         self.exact = self._class, bits = exact_class(type_)
         self._integers = range(-(1 << bits - 1), 1 << bits - 1) if bits else None
         self._check = checker(type_)
-        self._read = reader(type_, row_class)
+        self._read = reader(type_, row_class, local_leaf)
 
     def encode(self, value: Any) -> Any:
         """Return what is kept of `value`; raise ValueError if it does not fit."""
@@ -200,9 +258,15 @@ class ArrowCodec:
 class KeyCodec(ArrowCodec):
     """Converts the keys of a map, of which equal ones are kept alike: -0.0 becomes 0.0."""
 
+    def __init__(self, type_: pa.DataType, what: str, row_class: RowClass) -> None:
+        super().__init__(type_, what, row_class)
+        self._hashable = reader(type_, row_class) or _same
+        if LOCAL not in str(type_):  # then it is what the user receives
+            self._read = None
+
     def encode(self, value: Any) -> Any:
-        """Return what is kept of `value`; raise ValueError if it does not fit."""
-        return _with_positive_zeros(super().encode(value))
+        """Return what is kept of `value`, hashable; raise ValueError if it does not fit."""
+        return self._hashable(_with_positive_zeros(super().encode(value)))
 
 
 def _with_positive_zeros(kept: Any) -> Any:
@@ -335,7 +399,7 @@ def _timestamp(type_: pa.DataType) -> Convert:
             if type(value) is not datetime.datetime:
                 value = _plain_datetime(value, type_)
             if type_.tz is not None:  # as in PySpark, a datetime without a zone is local time
-                value = value.astimezone(datetime.UTC)
+                value = moment_of(value)
             elif value.tzinfo is not None:
                 raise Misfit(f"{_show(value)} has a time zone, and {type_} has none")
         except OverflowError:

@@ -18,6 +18,9 @@ class _Subscripted:
         return GenericAlias(cls, types)
 
 
+LOCAL = "+00:00"
+"""Time zone of the Arrow type of moments that Python has in local time; those in UTC have "UTC"."""
+
 # Spark's type names, and factories of the Arrow types that represent their values exactly.
 _PRIMITIVES: dict[str, Callable[[Any], Any]] = {
     "boolean": lambda pa: pa.bool_(),
@@ -31,7 +34,8 @@ _PRIMITIVES: dict[str, Callable[[Any], Any]] = {
     "binary": lambda pa: pa.binary(),
     "date": lambda pa: pa.date32(),
     "time": lambda pa: pa.time64("us"),
-    "timestamp": lambda pa: pa.timestamp("us"),
+    "timestamp": lambda pa: pa.timestamp("us", LOCAL),
+    "timestamp_ntz": lambda pa: pa.timestamp("us"),
     "instant": lambda pa: pa.timestamp("us", "UTC"),
 }
 _ALIASES = {
@@ -41,7 +45,6 @@ _ALIASES = {
     "integer": "int",
     "long": "bigint",
     "real": "float",
-    "timestamp_ntz": "timestamp",
     "timestamp_ltz": "instant",
 }
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|[A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:])")
@@ -73,9 +76,10 @@ class TypeInformation:
 class Types:
     """Flink's type factories (``pyflink.common.Types``), each of which returns a `TypeInformation`.
 
-    Values of BYTE, SHORT, INT and LONG are int; of BIG_DEC Decimal(38, 18); of SQL_DATE, SQL_TIME and
-    SQL_TIMESTAMP ``datetime`` objects without a time zone; of INSTANT a datetime in UTC; of
-    PRIMITIVE_ARRAY(BYTE()) bytes; of ROW, ROW_NAMED and TUPLE a ``pyspark.sql.Row``, which is a tuple.
+    Values of BYTE, SHORT, INT and LONG are int; of BIG_DEC Decimal(38, 18); of SQL_DATE and SQL_TIME
+    ``datetime`` objects; of SQL_TIMESTAMP a datetime without a time zone, in local time; of INSTANT a
+    datetime in UTC; of PRIMITIVE_ARRAY(BYTE()) bytes; of ROW, ROW_NAMED and TUPLE a ``pyspark.sql.Row``,
+    which is a tuple.
 
     Examples
     --------
@@ -150,7 +154,7 @@ class Types:
 
     @staticmethod
     def SQL_TIMESTAMP() -> TypeInformation:
-        """Return the type of ``datetime.datetime`` without a time zone."""
+        """Return the type of ``datetime.datetime`` without a time zone, in local time."""
         return TypeInformation("timestamp")
 
     @staticmethod

@@ -171,7 +171,7 @@ def test_fields_of_structs_are_matched_by_name_at_every_depth():
         ("bigint", pa.array(["1"]), "pass values of int64"),
         ("string", pa.array([1]), "pass values of string"),
         ("string", pa.array([1]).dictionary_encode(), "pass values of string"),
-        ("timestamp", pa.array([0], pa.timestamp("us", "UTC")), "without a time zone"),
+        ("timestamp_ntz", pa.array([0], pa.timestamp("us", "UTC")), "without a time zone"),
         ("int", pa.array([2**31]), "not in range"),
         ("struct<at:bigint>", pa.array([{"aat": 1}]), r"its fields must be of \['at'\], got 'aat'"),
         ("array<bigint>", pa.array([["1"]]), "pass values of int64"),

@@ -28,7 +28,7 @@ YEAR_10000 = 253_402_300_800_000_000  # microseconds
 TYPE = StructType(
     [StructField("k", StringType()), StructField("n", LongType()), StructField("at", TimestampNTZType())]
 )
-OUTSIDE = "must be in the years 1 to 9999, the range of Python's datetime, got "
+OUTSIDE = "must be in the years 1 to 9999 of local time, the range of Python's datetime, got "
 
 
 def table(*micros: int) -> pa.Table:

@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import VariantType, VariantVal
 
-from timerheap._values import Misfit, checker, reader
+from timerheap._values import Misfit, checker, local_leaf, reader
 from timerheap.spark._worker.output import cast, column_of
 from timerheap.types import arrow_type
 
@@ -64,7 +64,7 @@ def test_stored_values_are_read_back_unchanged(data, typed):
     kept = checker(type_)(value)
     stored = pa.array([kept], type_).to_pylist()[0]
     assert stored == kept, "a function reads the same before and after the save"
-    read = reader(type_, Row) or (lambda kept: kept)
+    read = reader(type_, Row, local_leaf) or (lambda kept: kept)
     if ddl in LEAVES:
         assert read(kept) == (single(value) if ddl == "float" and value is not None else value)
     elif ddl.startswith("struct") and value is not None:
@@ -83,13 +83,14 @@ AWARE = MOMENT.replace(tzinfo=UTC)
 @pytest.mark.parametrize(
     ("type_", "value", "kept"),
     [
-        ("timestamp", 1_500, MOMENT),
+        ("timestamp", 1_500, AWARE),
+        ("timestamp_ntz", 1_500, MOMENT),
         ("instant", 1_500, AWARE),
         ("instant", -62_135_596_800_000, datetime.datetime(1, 1, 1, tzinfo=UTC)),
         (pa.timestamp("ms"), 1_500, MOMENT),
         (pa.timestamp("s", "UTC"), 2_000, datetime.datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)),
         ("array<instant>", [1_500, AWARE, None], [AWARE, AWARE, None]),
-        ("map<timestamp,instant>", {1_500: 1_500}, [(MOMENT, AWARE)]),
+        ("map<timestamp,instant>", {1_500: 1_500}, [(AWARE, AWARE)]),
         ("struct<a:bigint,b:struct<c:instant>>", (1_500, {"c": 1_500}), {"a": 1_500, "b": {"c": AWARE}}),
     ],
 )
@@ -128,7 +129,7 @@ MISFITS = {
     "string": [5, b"a", ["a"]],
     "binary": ["a", 5],
     "date": ["2024-01-01", datetime.datetime(2024, 1, 1), 19000],
-    "timestamp": [datetime.date(2024, 1, 1), True, 0.0, datetime.datetime(2024, 1, 1, tzinfo=UTC),
+    "timestamp_ntz": [datetime.date(2024, 1, 1), True, 0.0, datetime.datetime(2024, 1, 1, tzinfo=UTC),
                   "2024-01-01", 2**63 - 1, -62_135_596_800_001, 253_402_300_800_000,
                   np.datetime64("2024-01-01T00", "ns"), np.datetime64("10000-01-01T00:00:00"),
                   np.timedelta64(5, "ms")],
@@ -155,10 +156,10 @@ def test_a_value_of_the_wrong_type_raises(ddl, value):
 @pytest.mark.parametrize(
     ("ddl", "value", "kept"),
     [("bigint", np.int32(5), 5), ("double", np.float32(0.5), 0.5), ("boolean", np.True_, True),
-     ("string", np.str_("a"), "a"), ("timestamp", np.datetime64("2024-01-01T00:00:00.000001"),
+     ("string", np.str_("a"), "a"), ("timestamp_ntz", np.datetime64("2024-01-01T00:00:00.000001"),
                                      datetime.datetime(2024, 1, 1, 0, 0, 0, 1)),
      ("array<bigint>", np.arange(3), [0, 1, 2]), ("array<double>", (x / 2 for x in range(2)), [0.0, 0.5]),
-     ("struct<a:bigint>", {"a": np.int64(1)}, {"a": 1}), ("timestamp", np.int64(1_500), MOMENT)],
+     ("struct<a:bigint>", {"a": np.int64(1)}, {"a": 1}), ("timestamp", np.int64(1_500), AWARE)],
 )  # fmt: skip
 def test_numpy_values_and_iterables_are_accepted(ddl, value, kept):
     found = checker(arrow_type(ddl))(value)
@@ -168,7 +169,7 @@ def test_numpy_values_and_iterables_are_accepted(ddl, value, kept):
 
 def test_a_timestamp_of_pandas_is_a_datetime():
     stamp = pd.Timestamp("2024-02-29 12:00:00.000123")
-    kept = checker(arrow_type("timestamp"))(stamp)
+    kept = checker(arrow_type("timestamp_ntz"))(stamp)
     assert type(kept) is datetime.datetime
     assert kept == stamp
     assert checker(arrow_type("instant"))(stamp) == stamp.to_pydatetime().astimezone(UTC)

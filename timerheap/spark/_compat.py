@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 from pyspark import __version__
-from pyspark.sql import Column, DataFrame, SparkSession, conversion
+from pyspark.sql import Column, DataFrame, Row, SparkSession, conversion
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas import types
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampType,
+    UserDefinedType,
+)
+
+from timerheap._values import local_time, micros_of
+from timerheap.spark._arrow import map_type
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,9 +58,55 @@ def to_arrow_type(type_: DataType) -> pa.DataType:
     return types.to_arrow_type(type_, **_UTC)
 
 
+class _Moment(UserDefinedType):
+    """A timestamp in local time; PySpark's own conversions lose its ``fold``."""
+
+    @classmethod
+    def sqlType(cls) -> DataType:
+        return LongType()
+
+    def serialize(self, obj: Any) -> Any:
+        return micros_of(obj)
+
+    def deserialize(self, datum: Any) -> Any:
+        return local_time(datum)
+
+
+def with_moments(type_: DataType) -> Any:
+    """Return a type that converts timestamps from and to numbers, and keeps their ``fold``."""
+    if isinstance(type_, TimestampType):
+        return _Moment()
+    if isinstance(type_, ArrayType):
+        return ArrayType(with_moments(type_.elementType))
+    if isinstance(type_, MapType):
+        return MapType(with_moments(type_.keyType), with_moments(type_.valueType))
+    if isinstance(type_, StructType):
+        return StructType([StructField(field.name, with_moments(field.dataType)) for field in type_])
+    return type_
+
+
+def _number(type_: pa.DataType) -> pa.DataType:
+    return pa.int64() if getattr(type_, "tz", None) else type_
+
+
+def _with_numbers(table: pa.Table, type_: StructType) -> tuple[pa.Table, Any]:
+    columns, types = [], []
+    for field, column in zip(type_, table.columns, strict=True):
+        number, own = map_type(column.type, _number), '"type":"udt"' not in field.json()
+        columns.append(column.cast(number) if own and number != column.type else column)
+        types.append(StructField(field.name, with_moments(field.dataType)) if own else field)
+    return pa.Table.from_arrays(columns, names=type_.names), StructType(types)
+
+
 def to_tuples(table: pa.Table, type_: StructType) -> list[tuple[Any, ...]]:
     """Return the rows of a table as Python values, in tuples."""
-    return ArrowTableToRowsConversion.convert(table, type_, **_TUPLES)  # type: ignore[return-value]
+    return ArrowTableToRowsConversion.convert(*_with_numbers(table, type_), **_TUPLES)
+
+
+def to_rows(table: pa.Table, type_: StructType) -> list[Row]:
+    """Return the rows of a table as PySpark does."""
+    rows: Any = ArrowTableToRowsConversion.convert(*_with_numbers(table, type_))
+    return cast(list[Row], rows)
 
 
 def to_frame(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from timerheap._values import Convert, checker, local_leaf, local_reader, reader
 from timerheap.tvf import (
     Aggregate,
     Aggregation,
@@ -99,7 +100,9 @@ def _to_arrow(column: np.ndarray | Multisets, type_: pa.DataType) -> pa.Array:
 
 
 def _values(values: np.ndarray, type_: pa.DataType) -> pa.Array:
-    return pa.array(values.tolist() if values.dtype.kind == "O" else values, type_)
+    if values.dtype.kind != "O":
+        return pa.array(values, type_)
+    return pa.array(values.tolist() if _timeless(type_) else list(map(checker(type_), values)), type_)
 
 
 def _from_arrow(array: pa.Array, like: np.ndarray | Multisets) -> np.ndarray | Multisets:
@@ -114,7 +117,24 @@ def _from_arrow(array: pa.Array, like: np.ndarray | Multisets) -> np.ndarray | M
 def _from_values(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
     if dtype.kind != "O":
         return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype, copy=True)
-    return objects(array.to_pylist())
+    return _objects(array, local_leaf)
+
+
+def _timeless(type_: pa.DataType) -> bool:
+    """Return whether a type has no moments, which Arrow and Python take for different times."""
+    return "tz=" not in str(type_)
+
+
+def _objects(column: pa.Array, leaf: Callable[[pa.DataType], Convert | None]) -> np.ndarray:
+    values = column.to_pylist()
+    read = None if _timeless(column.type) else reader(column.type, _dict_of, leaf)
+    if read is not None:
+        values = list(map(read, values))
+    return objects(values)
+
+
+def _dict_of(*names: str) -> Callable[..., Any]:
+    return lambda *values: dict(zip(names, values, strict=True))
 
 
 def objects(values: Sequence[Any]) -> np.ndarray:
@@ -129,7 +149,7 @@ def input_column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[An
     """Convert a column of rows to the dtype of an aggregate, with nulls masked and times as numbers."""
     mask = column.is_null().to_numpy(zero_copy_only=False)
     if dtype.kind == "O":
-        return np.ma.masked_array(objects(column.to_pylist()), mask)
+        return np.ma.masked_array(_objects(column, local_reader), mask)
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
     # A float64 is rounded, as in Spark: a checked cast refuses integers beyond 2**53.

@@ -20,6 +20,7 @@ from timerheap.row import Row
 from timerheap.spark._arrow import map_type
 from timerheap.spark._query import LATE_ROWS, shown_name
 from timerheap.timer import MAX_WATERMARK
+from timerheap.types import LOCAL
 from timerheap.watermarks import WatermarkStrategy
 from timerheap.windows import (
     AggregateFunction,
@@ -136,8 +137,7 @@ def window_operator(
     KeyedProcessFunction by `timerheap.spark.process`. Python handles rows one at a time; the cost per row is
     proportional to the number of its windows. In the checkpoint the accumulators of all windows of a key are
     one value, and so are their rows. A micro-batch with rows of a key writes the whole value, so prefer an
-    AggregateFunction for large windows. Timestamps in rows are naive and local, as everywhere in PySpark; in
-    a stored row, the two passes through the repeated hour in autumn are not distinguished.
+    AggregateFunction for large windows. Timestamps in rows are naive and local, as everywhere in PySpark.
 
     Examples
     --------
@@ -255,12 +255,12 @@ def _result_type(keys: list[StructField], result: StructType) -> StructType:
 
 
 def _element_type(rows: pa.Schema) -> pa.DataType:
-    return map_type(pa.struct(list(rows)), _naive)
+    return map_type(pa.struct(list(rows)), _local)
 
 
-def _naive(type_: pa.DataType) -> pa.DataType:
-    """Remove the time zone of a timestamp, since the timestamps in rows are naive."""
-    return pa.timestamp(type_.unit) if pa.types.is_timestamp(type_) else type_
+def _local(type_: pa.DataType) -> pa.DataType:
+    """Return the type of a column as rows have it, with moments in local time."""
+    return pa.timestamp(type_.unit, LOCAL) if getattr(type_, "tz", None) else type_
 
 
 class _Windows(KeyedProcessFunction):

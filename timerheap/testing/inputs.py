@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ByteType, LongType, StructField, StructType
 
@@ -19,7 +18,9 @@ from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.hashing import spark_xxhash64
 from timerheap.spark._arrow import KeyedRows, narrow_column
+from timerheap.spark._compat import to_rows
 from timerheap.spark._exchange.frames import INPUT, event_millis
+from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
 from timerheap.spark._plan.arguments import (
@@ -250,7 +251,7 @@ class GroupContents:
         waiting = self._group.rows.waiting()
         waiting = waiting.take(np.argsort(waiting.timestamps, kind="stable"))
         seen = self._query.seen_rows
-        return rows_of(pa.Table.from_batches([waiting.rows]).select(seen.names), seen)
+        return to_rows(pa.Table.from_batches([waiting.rows]).select(seen.names), seen)
 
     def _keys(self, ids: np.ndarray) -> list[Any]:
         key = self._query.key
@@ -258,15 +259,10 @@ class GroupContents:
         return list(row_source(pa.Table.from_batches([self._group.keys.keys(ids)]), type_, key).keys())
 
 
-def rows_of(table: pa.Table, type_: StructType) -> list[Row]:
-    """Return the rows of a table of this type."""
-    return ArrowTableToRowsConversion.convert(table, type_)
-
-
 def _contents(table: UserState) -> tuple[np.ndarray, list[Any]]:
     """Return the ids of the keys that have a state, and their contents as its handle returns them."""
     ids = np.sort(table.ids())
-    contents = narrow_column(table.get_many(ids), table.type).to_pylist()
+    contents = python_values(narrow_column(table.get_many(ids), table.type))
     return ids, list(map(_decoder(table.type, table.shape), contents))
 
 

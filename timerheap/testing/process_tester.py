@@ -21,6 +21,7 @@ from timerheap.interval_join import IntervalJoin
 from timerheap.metrics import DistributionResult, Metrics
 from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._compat import to_rows
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import content_order
@@ -46,7 +47,6 @@ from timerheap.testing.inputs import (
     PendingTimer,
     PushedRows,
     columns_type,
-    rows_of,
 )
 from timerheap.testing.snapshots import load_group, save_group
 from timerheap.timer import MAX_WATERMARK
@@ -325,12 +325,12 @@ class ProcessTester:
         if self._runner.metrics is not None:
             self._count(self._runner.metrics)
         if not query.side_fields:
-            return rows_of(table, query.result)
-        for *_, sent in rows_of(table, with_side_column(query)):
+            return to_rows(table, query.result)
+        for *_, sent in to_rows(table, with_side_column(query)):
             for name, value in zip(self._sent, sent or (), strict=False):
                 self._sent[name] += [] if value is None else [value]
         main = table.filter(table.column(SIDE_OUTPUT).is_null()).drop_columns([SIDE_OUTPUT])
-        return rows_of(main, query.result)
+        return to_rows(main, query.result)
 
     def side_output(self, tag: OutputTag) -> list[Any]:
         """Return what the function has sent to a side output so far; a row is a Row."""

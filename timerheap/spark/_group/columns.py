@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from contextlib import suppress
 from functools import lru_cache
 from math import ceil
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import ColumnReader
+from timerheap._values import local_time, moment_of
 from timerheap.spark._arrow import FITS, map_type, view_of, wide
 from timerheap.spark._group.memory import (
     PROCESS,
@@ -21,6 +23,7 @@ from timerheap.spark._group.memory import (
     nbytes_of_bits,
     set_bits,
 )
+from timerheap.types import LOCAL
 
 
 class ArrayLayout:
@@ -327,22 +330,56 @@ def python_values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.unit == "us":
         return _moments(column)
     reader = column_reader(column)
-    values: list[Any] = column.to_pylist() if reader is None else reader.tolist()
-    return values
+    return _objects(column) if reader is None else reader.tolist()
+
+
+def _objects(column: pa.Array) -> list[Any]:
+    with suppress(OverflowError, ValueError):
+        values: list[Any] = column.to_pylist()
+        return values
+    # Arrow's are in UTC, where Python may not have the year that it has in local time.
+    numbers = column.cast(map_type(column.type, lambda each: pa.int64() if _is_moment(each) else each))
+    return [_kept(value, column.type) for value in numbers.to_pylist()]
+
+
+def _is_moment(type_: pa.DataType) -> bool:
+    return pa.types.is_timestamp(type_) and type_.tz is not None
+
+
+def _kept(value: Any, type_: pa.DataType) -> Any:
+    """Return a value of `column.to_pylist()` that has numbers for moments."""
+    if value is None:
+        return None
+    if _is_moment(type_):
+        return moment_of(local_time(value))
+    if pa.types.is_struct(type_):
+        return {field.name: _kept(value[field.name], field.type) for field in type_}
+    if pa.types.is_map(type_):
+        return [(_kept(k, type_.key_type), _kept(v, type_.item_type)) for k, v in value]
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return [_kept(each, type_.value_type) for each in value]
+    return value
 
 
 def _moments(column: pa.Array) -> list[Any]:
     moments, zone = column.to_numpy(zero_copy_only=False), column.type.tz
+    if zone == LOCAL:
+        zone = "UTC"
     known = moments[~np.isnat(moments)]
     if zone is None or not len(known) or not _FIRST <= known.min() <= known.max() <= _LAST:
-        values: list[Any] = column.to_pylist()
-        return values
-    zone = pa.lib.string_to_tzinfo(zone)
-    utc = zone if column.type.tz == "UTC" else datetime.UTC
+        return _objects(column)
+    utc = datetime.UTC
+    zone = utc if zone == "UTC" else pa.lib.string_to_tzinfo(zone)
     # Some 20 times as fast as Arrow's to_pylist(), and combine() as replace().
     combine = datetime.datetime.combine
     values = [None if at is None else combine(at, at.time(), utc) for at in moments.tolist()]
     return values if utc is zone else [None if at is None else at.astimezone(zone) for at in values]
+
+
+def local_times(column: pa.Array) -> list[datetime.datetime | None]:
+    """Return the values of moments in microseconds as PySpark does, in local time; see `local_time`."""
+    micros = ColumnReader("integer", view_of(column.cast(pa.int64()))).tolist()
+    return [None if at is None else local_time(at) for at in micros]
 
 
 class Column:

@@ -446,7 +446,7 @@ def find(log: pa.Array, key: Any) -> tuple[bool, Any]:
     at = np.flatnonzero(pc.equal(keys, pa.scalar(key, keys.type)))
     if not len(at) or entries.field("removed")[at[-1]].as_py():
         return False, None
-    return True, entries.field("value")[at[-1]].as_py()
+    return True, python_values(entries.field("value").slice(at[-1], 1))[0]
 
 
 def _codes(keys: pa.Array) -> np.ndarray:
@@ -669,7 +669,7 @@ class MapTable(GrowingState[dict[Any, Any]]):
     def _keys(self, column: pa.Array) -> list[Any]:
         kept = python_values(column)
         if pa.types.is_struct(column.type) or pa.types.is_floating(column.type):
-            return [self._key.decode(self._key.encode(key)) for key in kept]  # NaN becomes the one NaN
+            return [self._key.encode(key) for key in kept]  # NaN becomes the one NaN
         return kept
 
     def _pending_edits(self) -> Edits | None:

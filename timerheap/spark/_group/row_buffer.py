@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from timerheap._native._heap import TimerHeap, row_order
 from timerheap.spark._arrow import KeyedRows, evolved_columns, misfit, wide_rows, widen
 from timerheap.spark._group.chunks import ROWS
+from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.tables import Slab
 from timerheap.timer import MIN_WATERMARK
@@ -58,7 +59,7 @@ def _comparable(columns: list[pa.Array]) -> Iterator[pa.Array]:
             yield column.is_null()
             yield from _comparable(column.flatten())
         elif pa.types.is_nested(type_):
-            yield pa.array([None if value is None else repr(value) for value in column.to_pylist()])
+            yield pa.array([None if value is None else repr(value) for value in python_values(column)])
         else:
             yield column
 

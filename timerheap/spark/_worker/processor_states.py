@@ -27,8 +27,8 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from timerheap._native._heap import CurrentKey
-from timerheap._values import exact_class, reader
-from timerheap.spark._compat import to_arrow_type
+from timerheap._values import exact_class, local_reader, reader
+from timerheap.spark._compat import to_arrow_type, with_moments
 from timerheap.spark._query import DeclaredState, TimeMode
 from timerheap.spark._worker.states import CONTENTS, KeyTimerService
 from timerheap.state_ttl import StateTtlConfig
@@ -112,7 +112,7 @@ class StructCodec:
     def __init__(self, schema: T.StructType) -> None:
         self.names = schema.names
         self._n = len(schema)
-        self._internal = schema.toInternal if any(f.needConversion() for f in schema) else tuple
+        self._internal = with_moments(schema).toInternal if any(f.needConversion() for f in schema) else tuple
         self._coerce = [_coercer(field.name, field.dataType, field.nullable) for field in schema]
         self.type: pa.StructType = to_arrow_type(schema._as_nullable())
         """The Arrow type that values are kept in."""
@@ -337,14 +337,7 @@ def _struct(type_: T.StructType) -> Convert:
 
 def reader_of(type_: pa.DataType) -> Convert:
     """Return the function that makes the user's value of a kept one."""
-    return reader(type_, Row, _local_time) or _same
-
-
-def _local_time(type_: pa.DataType) -> Convert | None:
-    """Return the function that makes what PySpark reads of a timestamp."""
-    if not pa.types.is_timestamp(type_) or type_.tz is None:
-        return None
-    return lambda kept: None if kept is None else kept.astimezone().replace(tzinfo=None)
+    return reader(type_, Row, local_reader) or _same
 
 
 _LONG = struct.Struct("<q")

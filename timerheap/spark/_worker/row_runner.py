@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.types import DataType, StructField, StructType, UserDefinedType
+from pyspark.sql.types import DataType, StructField, StructType, TimestampType, UserDefinedType
 
 from timerheap._native._heap import (
     ColumnReader,
@@ -29,7 +29,7 @@ from timerheap.functions import KeyedProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._compat import to_tuples
-from timerheap.spark._group.columns import column_reader
+from timerheap.spark._group.columns import column_reader, local_times
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import KeyTimers, due_keys
@@ -129,8 +129,9 @@ def _columns(table: pa.Table, type_: StructType, key: Sequence[str]) -> list[Col
                     for name in key
                 )
                 raise ValueError(
-                    f"column {'.'.join(path)!r} must be in the years 1 to 9999, the range of Python's "
-                    f"datetime, got {_shown(column.slice(row, 1), of)}{f' for key {whose}' if key else ''}; "
+                    f"column {'.'.join(path)!r} must be in the years 1 to 9999 of local time, the range of "
+                    f"Python's datetime, got {_shown(column.slice(row, 1), of)}"
+                    f"{f' for key {whose}' if key else ''}; "
                     "filter such rows out, or cast the column to string or bigint"
                 ) from None
         raise
@@ -140,6 +141,8 @@ def _column(column: pa.Array, field: StructField) -> ColumnReader | list[Any]:
     plain = not isinstance(field.dataType, UserDefinedType)
     if plain and (reader := column_reader(column)) is not None:
         return reader
+    if isinstance(field.dataType, TimestampType):
+        return local_times(column)
     table, type_ = pa.table({field.name: column}), StructType([field])
     return [value for (value,) in to_tuples(table, type_)]
 
@@ -173,7 +176,8 @@ def _shown(value: pa.Array, type_: DataType) -> str:
     if found := _read(value, type_):
         return repr(found[0])
     if pa.types.is_timestamp(value.type):
-        return str(np.datetime64(value.cast(pa.int64())[0].as_py(), value.type.unit))
+        shown = str(np.datetime64(value.cast(pa.int64())[0].as_py(), value.type.unit))
+        return shown if value.type.tz is None else f"{shown}Z"
     if pa.types.is_date32(value.type):
         return str(np.datetime64(value.cast(pa.int32())[0].as_py(), "D"))
     return f"a value of {value.type}"

@@ -115,6 +115,7 @@ def windows(draw: st.DrawFn) -> tuple[Model, SliceAssigner]:
             assigner: SliceAssigner = TumblingSliceAssigner(step, **where)
             size = step
         case "HOP":
+            size += step // draw(st.sampled_from([1, 2, 3, 4, 5])) if size > step else 0
             assigner = HoppingSliceAssigner(size, step, **where)
         case _:
             assigner = CumulativeSliceAssigner(size, step, **where)

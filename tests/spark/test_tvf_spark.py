@@ -233,8 +233,8 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
             "size must be more than 0 ms",
         ),
         (
-            lambda df: timerheap.spark.hop(df, "at", slide=7, size=20, watermark=STRATEGY),
-            "size must be a multiple of slide",
+            lambda df: timerheap.spark.hop(df, "at", slide=20, size=7, watermark=STRATEGY),
+            r"slide must be at most size \(7 ms\), got 20 ms",
         ),
         (
             lambda df: timerheap.spark.cumulate(df, "k", step=7, max_size=21, watermark=STRATEGY),

@@ -85,7 +85,8 @@ class Model:
         else:
             start = local - local % self.step
             for begin in range(start, start - self.size, -self.step):
-                yield begin + self.offset, begin + self.size + self.offset
+                if begin + self.size > local:
+                    yield begin + self.offset, begin + self.size + self.offset
 
     def fired(self, end: int) -> bool:
         return passes_at(end - 1, self.zone) <= self.watermark

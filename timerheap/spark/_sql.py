@@ -44,7 +44,13 @@ from timerheap.spark._worker.sql_functions import GROUPED, FirstOfKey, FirstRows
 from timerheap.spark._worker.window_runner import GROUPING_SET, WINDOW_COLUMNS, WINDOW_TIME
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
 from timerheap.timer import MIN_WATERMARK
-from timerheap.tvf import CumulativeSliceAssigner, SliceAssigner, TimeZone, TumblingSliceAssigner
+from timerheap.tvf import (
+    CumulativeSliceAssigner,
+    HoppingSliceAssigner,
+    SliceAssigner,
+    TimeZone,
+    TumblingSliceAssigner,
+)
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -597,12 +603,17 @@ def _bounds(df: DataFrame, time: str, assigner: SliceAssigner) -> Column:
         return F.timestamp_add("MILLISECOND", ms, F.lit("1970-01-01").cast("timestamp_ntz"))
 
     step, start = assigner.interval, None
-    first = local - F.pmod(local - assigner.offset, F.lit(step)) + step
+    if isinstance(assigner, HoppingSliceAssigner):
+        step = assigner.slide
+    begin = local - F.pmod(local - assigner.offset, F.lit(step))
     if isinstance(assigner, CumulativeSliceAssigner):
         start = local - F.pmod(local - assigner.offset, F.lit(assigner.size))
-        ends = F.sequence(first, start + assigner.size, F.lit(step))
+        ends = F.sequence(begin + step, start + assigner.size, F.lit(step))
     else:
-        ends = F.sequence(first, first + (assigner.size - step), F.lit(step))
+        last_end = begin + assigner.size
+        ends = F.sequence(last_end - (assigner.size - 1) // step * step, last_end, F.lit(step))
+        if assigner.size % step:
+            ends = F.filter(ends, lambda end: end > local)
 
     def window(end: Column) -> Column:
         begin = end - assigner.size if start is None else start

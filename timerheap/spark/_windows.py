@@ -214,6 +214,8 @@ class WindowPlan:
         lengths = f"gap {assigner.interval} ms"
         if isinstance(assigner, SliceAssigner):
             lengths = f"size {assigner.size} ms, slice {assigner.interval} ms, offset {assigner.offset} ms"
+        if isinstance(assigner, HoppingSliceAssigner) and assigner.slide != assigner.interval:
+            lengths = f"slide {assigner.slide} ms, {lengths}"
         time = "processing time" if self.source.time is None else f"time zone {assigner.zone.name}"
         return f"{kind} windows, {lengths}, {time}"
 
@@ -417,7 +419,8 @@ def hop(
     df, time, offset, watermark, time_zone, channel, late, emit_every, max_parallelism
         As in `tumble`.
     size : int, timedelta or str
-        Length of a window, in ms: a multiple of `slide`.
+        Length of a window, in ms: at least `slide`. It need not be a multiple, but windows cost least if it
+        is: a slice is as long as the greatest common divisor of the two.
     slide : int, timedelta or str
         Distance between the starts of two windows, in ms. The order is that of Spark's ``window()``.
 

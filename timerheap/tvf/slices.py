@@ -7,11 +7,12 @@ because windows follow local time. A timestamp is in epoch ms. Methods accept an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap._arguments import Length, milliseconds, multiple, window_length
+from timerheap._arguments import Length, milliseconds, multiple, positive, window_length
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf.zone import Int64s, TimeZone, add, column, floor_to
 
@@ -75,6 +76,10 @@ class SliceAssigner(ABC):
     def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
         """Return the start of each window, inclusive."""
 
+    def next_window_ends(self, slice_ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the end of the first window, empty or not, that ends with each slice or later."""
+        return slice_ends
+
     def window_times(self, window_ends: Int64s) -> NDArray[np.int64]:
         """Return SQL's ``window_time``: the last instant of each window, epoch ms.
 
@@ -87,7 +92,7 @@ class SliceAssigner(ABC):
         return self.zone.passes_at(add(column("window_ends", window_ends), -1, "a window's time"))
 
     def last_passed(self, watermark: int) -> int:
-        """Return the end of the last window, empty or not, that is over at this watermark.
+        """Return the end of the last slice, empty or not, that is over at this watermark.
 
         Examples
         --------
@@ -150,19 +155,26 @@ class TumblingSliceAssigner(SliceAssigner):
 
 
 class HoppingSliceAssigner(SliceAssigner):
-    """HOP: windows of one size, one per slide; a slice is as long as a slide and shared by its windows.
+    """HOP: windows of one size, one per slide, which share slices.
+
+    A slice is as long as the greatest common divisor of size and slide: a slide, if the size is a multiple.
 
     Parameters
     ----------
     size, slide : int, timedelta or str
-        The length of the windows, a multiple of their distance; an int is in ms.
+        The length of the windows, and the distance of their starts, which is not larger; an int is in ms.
     offset, time_zone, event_time
         As in `TumblingSliceAssigner`, but the offset is not limited.
+
+    Attributes
+    ----------
+    slide : int
+        The distance between the starts of two windows, ms.
 
     Raises
     ------
     TypeError, ValueError, OverflowError
-        As in `TumblingSliceAssigner`, or if `size` is not a multiple of `slide`.
+        As in `TumblingSliceAssigner`, or if `slide` is larger than `size`.
 
     Examples
     --------
@@ -182,20 +194,37 @@ class HoppingSliceAssigner(SliceAssigner):
         *,
         event_time: bool = True,
     ) -> None:
-        self.size, self.interval = multiple("size", size, "slide", slide)
+        self.size, self.slide = window_length("size", size), positive("slide", slide)
+        if self.slide > self.size:
+            raise ValueError(
+                f"slide must be at most size ({self.size} ms), got {self.slide} ms: rows between two windows "
+                "would be in none; filter such rows out, and use tumbling windows"
+            )
+        self.interval = gcd(self.size, self.slide)
         self.offset = milliseconds("offset", offset)
         self.zone, self.is_event_time = TimeZone(time_zone), event_time
 
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
-        """Return the end of the window that starts with each slice."""
-        return add(column("slice_ends", slice_ends), self.size - self.interval, "a window's end")
+        """Return the end of the last window that starts with each slice or before."""
+        ends = column("slice_ends", slice_ends)
+        if self.slide == self.interval:
+            return add(ends, self.size - self.interval, "a window's end")
+        starts = floor_to(ends - self.interval, self.slide, self.offset, "a window's start")
+        return add(starts, self.size, "a window's end")
+
+    def next_window_ends(self, slice_ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the end of the first window, empty or not, that ends with each slice or later."""
+        if self.slide == self.interval:
+            return slice_ends
+        shift = (self.size + self.offset) % self.slide
+        return add(slice_ends, (shift - slice_ends % self.slide) % self.slide, "a window's end")
 
     def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
         """Return the start of each window."""
         return add(column("window_ends", window_ends), -self.size, "a window's start")
 
     def __repr__(self) -> str:
-        return f"HOP(size={self.size} ms, slide={self.interval} ms{_where(self)})"
+        return f"HOP(size={self.size} ms, slide={self.slide} ms{_where(self)})"
 
 
 class CumulativeSliceAssigner(SliceAssigner):

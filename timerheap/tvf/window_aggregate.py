@@ -26,7 +26,7 @@ class Layout:
     rows, lines, cells (intp, shape (r,)): the row of the accumulators in each occupied cell. One row may
         occur in two lines.
     keys, first_ends (int64, shape (l,)): the key of each line, and the end of its first window; each further
-        window ends one slice later
+        window ends one slice later. If a slide has several slices, most of these windows are no results.
     windows (int64, shape (l,)): the number of windows in each line
     width: the number of cells in a line
     span: the number of cells in a window; None if a window is all cells up to its end, as in `Grid`
@@ -174,7 +174,7 @@ class WindowResults:
 
 
 def evaluate(
-    aggregation: Aggregation, partials: Partials, layout: Layout, interval: int
+    aggregation: Aggregation, partials: Partials, layout: Layout, assigner: SliceAssigner
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[np.ma.MaskedArray[Any, Any], ...]]:
     """Compute the windows of a layout that have rows.
 
@@ -190,7 +190,14 @@ def evaluate(
     edges = np.arange(0, len(layout.keys) + lines_at_once, lines_at_once)
     bounds = np.searchsorted(cells, edges * layout.width)
     blocks = [
-        _block(aggregation, placed[start:end], layout, edge, min(lines_at_once, len(layout.keys) - edge))
+        _block(
+            aggregation,
+            placed[start:end],
+            layout,
+            edge,
+            min(lines_at_once, len(layout.keys) - edge),
+            assigner,
+        )
         for edge, start, end in zip(edges.tolist(), bounds.tolist(), bounds[1:].tolist(), strict=False)
     ]
     if not blocks:
@@ -199,13 +206,18 @@ def evaluate(
     lines = np.concatenate([block[0] for block in blocks])
     steps = np.concatenate([block[1] for block in blocks])
     columns = tuple(map(_join, zip(*(block[2] for block in blocks), strict=True)))
-    ends = layout.first_ends[lines] + steps * interval
+    ends = layout.first_ends[lines] + steps * assigner.interval
     order = np.argsort(ends, kind="stable")
     return layout.keys[lines][order], ends[order], tuple(column[order] for column in columns)
 
 
 def _block(
-    aggregation: Aggregation, cells: Partials, layout: Layout, first_line: int, lines: int
+    aggregation: Aggregation,
+    cells: Partials,
+    layout: Layout,
+    first_line: int,
+    lines: int,
+    assigner: SliceAssigner,
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], tuple[np.ma.MaskedArray[Any, Any], ...]]:
     """Compute some lines; return line, number in the line and results of each window with rows."""
     at = cells.key_ids - first_line * layout.width
@@ -214,6 +226,10 @@ def _block(
     rows = np.asarray(aggregation.aggregates[0].window_results(cells.accumulators[0], grid))
     has_rows = rows.reshape(lines, windows) != 0
     has_rows &= np.arange(windows) < layout.windows[first_line : first_line + lines, None]
+    if isinstance(assigner, HoppingSliceAssigner) and assigner.slide != assigner.interval:
+        steps = np.arange(windows) * assigner.interval
+        ends = layout.first_ends[first_line : first_line + lines, None] + steps
+        has_rows &= assigner.next_window_ends(ends) == ends
     grid = replace(grid, windows=np.flatnonzero(has_rows))
     results = tuple(
         aggregation.aggregates[number].window_results(cells.accumulators[number], grid)
@@ -525,8 +541,9 @@ class GlobalWindowAggregate:
         """Return the timer of the next window over each slice, once per key, for `TimerHeap.push_many`."""
         ends, keys = slices.slice_ends, slices.key_ids
         first = min(passed + self.assigner.interval, MAX_WATERMARK)
-        if len(ends) and ends.min() < first:  # several slices of a key may have the same next window
-            ends = np.maximum(ends, first)
+        following = self.assigner.next_window_ends(np.maximum(ends, first))
+        if (following != ends).any():  # several slices of a key may have the same next window
+            ends = following
             groups = group_by(ends, keys)
             ends, keys = ends[groups.firsts], keys[groups.firsts]
         return self.assigner.timers(ends), keys, ends
@@ -537,6 +554,6 @@ class GlobalWindowAggregate:
             first = max(first, int(slices.slice_ends[0]))
             last = min(last, int(self.assigner.last_window_ends(slices.slice_ends).max()))
         layout = lay_out(self.assigner, slices.key_ids, slices.slice_ends, first, last)
-        keys, ends, results = evaluate(self.aggregation, slices, layout, self.assigner.interval)
+        keys, ends, results = evaluate(self.aggregation, slices, layout, self.assigner)
         starts, times = self.assigner.window_starts(ends), self.assigner.window_times(ends)
         return WindowResults(keys, starts, ends, times, results)

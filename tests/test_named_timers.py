@@ -127,6 +127,7 @@ def new_tester(function: Any) -> ProcessTester:
     return ProcessTester(function, "k", ROWS, OUT, **options)
 
 
+@pytest.mark.parametrize("hashes", ["different", "one"])
 @pytest.mark.parametrize("function", [Acts, ActsInColumns, ActsOfTwo, ActsWithRules])
 @pytest.mark.promises(
     "PyFlink",
@@ -134,14 +135,18 @@ def new_tester(function: Any) -> ProcessTester:
     "KeyedProcessFunction.OnTimerContext.timer_name",
     note="as in Flink's process table functions, whose `registerOnTime` takes a name",
 )
-def test_timers_with_and_without_names_do_what_a_model_does(function: type[Any]) -> None:
+def test_timers_with_and_without_names_do_what_a_model_does(
+    monkeypatch: pytest.MonkeyPatch, function: type[Any], hashes: str
+) -> None:
+    if hashes == "one":
+        monkeypatch.setattr("timerheap.spark._group.timers.namespace_of", lambda name: 7)
     for seed in range(6):
         draw = random.Random(seed)
         test, model, now = new_tester(function()), Model(), 0
         acts = ["register"] * 4 + ["delete"] + ["register_clock"] * 3 + ["delete_clock"]
         acts += [] if function is ActsInColumns else ["delete_all"]
         for _ in range(60):
-            row = draw.choice("abc"), now, draw.choice(acts), draw.choice(["-", "silent", "weekly"])
+            row = draw.choice("abc"), now, draw.choice(acts), draw.choice(["-", "silent", "weekly", "once"])
             row += (now + draw.randrange(1, 40),)
             push = draw.choice([test.push, test.push_right]) if function is ActsOfTwo else test.push
             fired = push([row])

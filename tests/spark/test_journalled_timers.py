@@ -265,6 +265,27 @@ def test_names_that_no_timer_has_are_dropped() -> None:
         found.new("\ud800")
 
 
+@pytest.mark.parametrize("hash_", [7, (1 << 63) - 2], ids=["a hash", "the last ones"])
+def test_names_with_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch, hash_: int) -> None:
+    monkeypatch.setattr("timerheap.spark._group.timers.namespace_of", lambda name: hash_)
+    found = TimerNames()
+    assert found.find("a") == 0
+    a, b, c, d = map(found.new, "abcd")
+    assert len({a, b, c, d}) == 4
+    assert min(a, b, c, d) > 0
+    other = TimerNames()
+    other.part().replay(found.part().snapshot())
+    for names in (found, other):
+        assert [names.find(name) for name in "abcde"] == [a, b, c, d, 0]
+        assert names.names(np.array([d, 0, b])).tolist() == ["d", None, "b"]
+    found.retain([np.array([0, c])])
+    assert [found.name(each) for each in (a, b, c, d)] == ["a", "b", "c", None], "c is behind a and b"
+    assert [found.find("c"), found.new("b"), found.new("d")] == [c, b, d]
+    found.retain([np.array([0])])
+    found.retain([np.array([0])])
+    assert found.part().ids().tolist() == []
+
+
 def test_the_timers_of_many_keys_are_found_without_a_scan_for_each() -> None:
     journalled = JournalledTimers(kind=0)
     keys, service = CurrentKey(), KeyTimerService()

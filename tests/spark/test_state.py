@@ -29,11 +29,15 @@ from timerheap._native._heap import CurrentKey
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._group.checkpoint import Manifest, Stored, Tiers
-from timerheap.spark._group.chunks import EVENT_TIMERS, KEYS, PROCESSING_TIMERS, TIMER_NAMES
+from timerheap.spark._group.chunks import EVENT_TIMERS, KEYS, PROCESSING_TIMERS, TIMER_NAMES, USER_STATE
+from timerheap.spark._group.growing_state import new_state
 from timerheap.spark._group.key_group import (
     KeyGroup,
     StoredGroup,
+    contents_of,
     expiry_namespace,
+    keyed,
+    named_timers,
     restore,
     split,
 )
@@ -41,6 +45,7 @@ from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._query import Query
 from timerheap.spark._worker.live_groups import Cache, Owner
+from timerheap.spark._worker.state_tables import VALUE, ContentsTable, Ttl
 from timerheap.spark._worker.states import GroupRuntimeContext, RowRuntimeContext
 
 
@@ -387,7 +392,7 @@ def test_expiries_of_states_are_not_counted_or_shown_as_timers(domain: str) -> N
         assert not heap.namespaces.any()
 
 
-def test_names_of_timers_go_with_them_and_are_dropped_with_the_last() -> None:
+def test_names_of_timers_go_with_them_and_are_dropped_with_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     group, stored, store = KeyGroup(QUERY.layout, live_file()), Stored(Manifest(4)), MemoryStore()
     group.keys.resolve(np.array([1]), [pa.array(["a"])])
     weekly, silent = group.timer_names.new("weekly"), group.timer_names.new("silent")
@@ -398,10 +403,48 @@ def test_names_of_timers_go_with_them_and_are_dropped_with_the_last() -> None:
         names = found.timer_names.names(np.sort(found.event_timers.heap.namespaces))
         assert sorted(names[1:]) == ["silent", "weekly"]
         assert names[0] is None
+    other = KeyGroup(QUERY.layout)  # of a checkpoint with more key groups, in which "silent" has a namespace
+    monkeypatch.setattr("timerheap.spark._group.timers.namespace_of", lambda name: silent)
+    other.event_timers.push_many([90, 91], 2, list(map(other.timer_names.new, ["daily", "silent"])))
+    other.keys.resolve(np.array([2]), [pa.array(["b"])])
+    both = KeyGroup(QUERY.layout)
+    for each in (group, other):
+        for _, contents in split(each, 2, first=each is group):
+            restore(both, contents)
+    heap = both.event_timers.heap
+    names = both.timer_names.names(heap.namespaces).tolist()
+    pending = set(zip(heap.timestamps.tolist(), heap.key_hashes.tolist(), names, strict=True))
+    assert pending == {
+        (50, 1, None),
+        (60, 1, "weekly"),
+        (70, 1, "silent"),
+        (90, 2, "daily"),
+        (91, 2, "silent"),
+    }
     group.event_timers.pop_due(65)
     group.forget_dead_keys()
     save(group, stored, store)
     assert loaded(QUERY, store).timer_names.part().ids().tolist() == [silent]
+
+
+@pytest.mark.parametrize("second", [60, 70])
+def test_a_table_with_two_timers_of_one_key_and_name_raises(second: int) -> None:
+    times, keys = pa.array([60, 60, 60, second]), [pa.array(["a", "a", "a", "a"])]
+    timers = named_timers(times, pa.array([5, 5, 5, 5]), pa.array(["x", None, None, "x"]))
+    contents = contents_of([(EVENT_TIMERS, "", keyed(timers, 1, keys, QUERY.layout.key_fields))])
+    with pytest.raises(ValueError, match=r"timers must have one row for each key, .*and name, .*'x'"):
+        restore(KeyGroup(QUERY.layout), contents)
+
+
+def test_a_value_with_a_time_to_live_must_have_a_time() -> None:
+    type_ = pa.struct([("value", pa.int64()), ("at", pa.int64())])
+    schema = new_state(USER_STATE, "seen", "value", type_).schema
+    table = ContentsTable("seen", "value", type_, schema, Ttl("at", 5, True), 9)
+    values = pa.array([{"value": 1, "at": 2}, {"value": 1, "at": None}], type_)
+    with pytest.raises(
+        ValueError, match=r"states\['seen'\] must have the time 'at' .*got 1 values with null"
+    ):
+        list(table(pa.record_batch([values], names=[VALUE]), np.array([1, 2])))
 
 
 def loaded(query: Query, store: MemoryStore) -> KeyGroup:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import xxh64
-from timerheap.spark._arrow import evolved_rows, has_time_to_live, misfit, widen
+from timerheap.spark._arrow import evolved_rows, has_time_to_live, misfit
 from timerheap.spark._group.checkpoint import (
     CheckpointedPart,
     ChunkReader,
@@ -424,6 +424,12 @@ class StoredGroup(KeyGroup):
 
 
 _CONTENTS = pa.schema([("kind", pa.int16()), ("name", pa.string()), ("rows", pa.large_binary())])
+_TIMERS = (EVENT_TIMERS, PROCESSING_TIMERS)
+
+
+def named_timers(timestamps: pa.Array, ids: pa.Array, names: pa.Array) -> pa.RecordBatch:
+    """Return timers as `restore` reads them: each key group has namespaces of its own for names."""
+    return pa.RecordBatch.from_arrays([timestamps, ids, names], names=["timestamp", "key_hash", "name"])
 
 
 def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator[tuple[int, bytes]]:
@@ -438,19 +444,24 @@ def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator
     parts: list[tuple[CheckpointedPart, pa.RecordBatch, np.ndarray | None]] = []
     targets = np.unique(key_groups)
     for part in group.parts():
+        if part.kind == TIMER_NAMES:  # each timer goes with its name
+            continue
         rows = part.snapshot()
-        if part.kind == TIMER_NAMES or part.name.startswith(BROADCAST_STATE):
+        if part.name.startswith(BROADCAST_STATE):
             if first:
                 parts.append((part, rows, None))
                 targets = np.arange(max_parallelism)
             continue
         places = np.searchsorted(ids, rows.column(part.id_column).to_numpy(), sorter=order)
+        if part.kind in _TIMERS:
+            names = group.timer_names.names(rows.column(3).to_numpy())
+            rows = named_timers(rows.column(1), rows.column(2), pa.array(names, pa.string()))
         parts.append((part, rows, key_groups[order[places]]))
     for key_group in targets.tolist():
         found: list[tuple[int, str, pa.RecordBatch]] = []
         for part, rows, of_row in parts:
             mine = rows if of_row is None else rows.take(pa.array(np.flatnonzero(of_row == key_group)))
-            found += [(part.kind, part.name, piece) for piece in pieces(mine, part.schema)]
+            found += [(part.kind, part.name, piece) for piece in pieces(mine, rows.schema)]
         yield key_group, contents_of(found)
 
 
@@ -492,9 +503,8 @@ def restore(group: KeyGroup, contents: bytes) -> None:
         by_key = _ID_COLUMN in (rows.schema.metadata or ())
         if by_key:
             rows = _identified(group, rows)
-        if kind == TIMER_NAMES:  # tables of timers have a row for each timer
-            names = group.timer_names.part()
-            names.replay(names.merge([widen(rows)]))
+        if kind in _TIMERS:
+            _restore_timers(group, kind, *rows.columns)
             continue
         if kind < USER_STATE:
             _expect_other_keys(group, kind, rows)
@@ -507,6 +517,17 @@ def restore(group: KeyGroup, contents: bytes) -> None:
         if by_key:
             _expect_new(state, rows.column(0).to_numpy())
         state.replay(rows)
+
+
+def _restore_timers(group: KeyGroup, kind: int, timestamps: pa.Array, ids: pa.Array, names: pa.Array) -> None:
+    timers = group.event_timers if kind == EVENT_TIMERS else group.processing_timers
+    columns = timestamps.to_numpy(), ids.to_numpy(), group.timer_names.new_many(names)
+    twice = ~timers.heap.push_many(*columns) & np.asarray(names.is_valid())
+    if twice.any():
+        raise ValueError(
+            "timers must have one row for each key, time_domain and name, got more for the name "
+            f"{names[int(twice.argmax())].as_py()!r}; keep one of them"
+        )
 
 
 def _expect_new(state: UserState, ids: np.ndarray) -> None:

@@ -369,10 +369,14 @@ def namespace_of(name: str) -> int:
         raise ValueError(f"name must be valid Unicode, got {name!r}") from None
 
 
+_LAST = (1 << 63) - 1  # namespace of a name
+
+
 class TimerNames:
     """The names of a key group's timers, and their namespaces.
 
-    The namespace of a name is a hash of it, above 0.
+    The namespace of a name is a hash of it, above 0, or the next one that no other name has: names may come
+    from rows, in which hashes can collide on purpose. All from the hash to the namespace belong to names.
 
     known: the namespaces that have been asked for, by name
     table: all names by namespace; None if there are none
@@ -394,32 +398,39 @@ class TimerNames:
             self.table = self._new_table()
         return self.table
 
-    def _look_up(self, name: str) -> tuple[int, str | None]:
-        """Return the namespace of a name, and the name that has it."""
+    def _look_up(self, name: str) -> tuple[int, bool]:
+        """Return the namespace of a name, or the one that it would get, and whether it is in use."""
         namespace = namespace_of(name)
-        return namespace, None if self.table is None else self.table.load(namespace)
+        while (held := self.name(namespace)) not in (None, name):
+            namespace = _after(namespace)
+        return namespace, held is not None
 
     def find(self, name: str) -> int:
         """Return the namespace of a name, or 0 if it is not in use."""
-        namespace, held = self._look_up(name)
-        if held != name:
+        namespace, used = self._look_up(name)
+        if not used:
             return 0
         self.known[name] = namespace
         return namespace
 
     def new(self, name: str) -> int:
         """Return the namespace of a name; from now on it is in use."""
-        namespace, held = self._look_up(name)
-        if held is None:
+        namespace, used = self._look_up(name)
+        if not used:
             self.part().store(namespace, name)
-        elif held != name:
-            raise ValueError(f"name must have another hash than {held!r}, got {name!r}; choose another name")
         self.known[name] = namespace
         return namespace
 
+    def new_many(self, names: pa.Array) -> np.ndarray:
+        """Do the same for n names; the namespace of null is 0: int64, shape (n,)."""
+        encoded = names.dictionary_encode(null_encoding="encode")
+        distinct = [0 if name is None else self.new(name) for name in encoded.dictionary.to_pylist()]
+        found: np.ndarray = np.array(distinct, np.int64)[encoded.indices.to_numpy()]
+        return found
+
     def name(self, namespace: int) -> str | None:
         """Return the name that has a namespace; None for 0."""
-        name: str | None = self.part().load(namespace) if namespace else None
+        name: str | None = self.table.load(namespace) if namespace and self.table is not None else None
         return name
 
     def names(self, namespaces: np.ndarray) -> np.ndarray:
@@ -429,11 +440,16 @@ class TimerNames:
         return found
 
     def retain(self, namespaces: list[np.ndarray]) -> None:
-        """Drop the names whose namespaces are in none of the arrays."""
+        """Drop the names whose namespaces are in none of the arrays, unless another one comes after it."""
         if self.table is not None:
-            for dead in np.setdiff1d(self.table.ids(), np.concatenate(namespaces)).tolist():
-                self.known.pop(self.table.load(dead), None)
-                self.table.store(dead, None)
+            for dead in np.setdiff1d(self.table.ids(), np.concatenate(namespaces))[::-1].tolist():
+                if self.name(_after(dead)) is None:
+                    self.known.pop(self.table.load(dead), None)
+                    self.table.store(dead, None)
+
+
+def _after(namespace: int) -> int:
+    return namespace % _LAST + 1
 
 
 class KeyTimers(RowTimers):

@@ -20,7 +20,6 @@ from timerheap.spark._group.chunks import (
     PROCESSING_EXPIRIES,
     PROCESSING_TIMERS,
     ROWS,
-    TIMER_NAMES,
     USER_STATE,
     pieces,
 )
@@ -31,11 +30,12 @@ from timerheap.spark._group.key_group import (
     contents_of,
     keyed,
     load_group,
+    named_timers,
     split,
 )
 from timerheap.spark._group.keys import shown_keys
 from timerheap.spark._group.open_windows import SESSION_START
-from timerheap.spark._group.timers import PUSH, TimerNames, namespace_of
+from timerheap.spark._group.timers import PUSH
 from timerheap.spark._group.timers import SCHEMA as TIMERS
 from timerheap.spark._query import Query
 from timerheap.spark._slices import KEY_HASH, SLICE_END
@@ -323,12 +323,20 @@ class ContentsTable:
         yield Entries(USER_STATE, self.name, pa.RecordBatch.from_arrays(columns, schema=self.schema), 0, at)
         if self.ttl is not None and len(at):
             kept = entries.field("value") if self.shape == "map" else entries
-            times = kept.field(self.ttl.field).to_numpy()
+            times = kept.field(self.ttl.field)
+            if times.null_count:
+                raise ValueError(
+                    f"states[{self.name!r}] must have the time {self.ttl.field!r} in each value, epoch ms, "
+                    f"got {times.null_count} values with null; fill in a time"
+                )
+            times = times.to_numpy()
             first = np.minimum.reduceat(times, np.cumsum(lengths) - lengths)
             due = np.minimum(first, MAX_WATERMARK - self.ttl.after) + self.ttl.after
             due, at = due[due < MAX_WATERMARK], at[due < MAX_WATERMARK]
             kind = EVENT_EXPIRIES if self.ttl.event_time else PROCESSING_EXPIRIES
-            yield _timers(kind, "", due, hashes, np.full(len(at), self.namespace), at)
+            columns = [np.full(len(at), PUSH, np.int8), due, hashes[at], np.full(len(at), self.namespace)]
+            chunk = pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=TIMERS)
+            yield Entries(kind, "", chunk, 2, at)
 
     def _lists(self, entries: pa.Array, lengths: np.ndarray) -> pa.Array:
         type_ = self.type
@@ -349,38 +357,16 @@ def _entries(contents: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class TimerTable:
-    """Timers in the columns `TIMER`; `names` are those of the heaps of processing time and of event time."""
-
-    names: tuple[str, str]
+    """Timers in the columns `TIMER`."""
 
     def __call__(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Iterator[Entries]:
         """Yield the timers of each time domain."""
-        times, event_time = (rows.column(name).to_numpy(zero_copy_only=False) for name in TIMER[:2])
-        encoded = rows.column(TIMER[2]).dictionary_encode(null_encoding="encode")
-        names = encoded.dictionary.to_pylist()
-        number = encoded.indices.to_numpy()
-        namespaces = np.array([0 if name is None else namespace_of(name) for name in names], np.int64)[number]
-        named = np.flatnonzero(namespaces)
-        if len(named):
-            columns = [
-                pa.array(namespaces[named]),
-                rows.column(TIMER[2]).take(pa.array(named)).cast(pa.string()),
-            ]
-            chunk = pa.RecordBatch.from_arrays(columns, schema=TimerNames().part().schema)
-            yield Entries(TIMER_NAMES, "", chunk, None, named)
-        for kind, name, mine in zip(
-            (PROCESSING_TIMERS, EVENT_TIMERS), self.names, (~event_time, event_time), strict=True
-        ):
+        times, event_time, names = (rows.column(name) for name in TIMER)
+        whole = named_timers(times, pa.array(hashes), names.cast(pa.string()))
+        event_time = event_time.to_numpy(zero_copy_only=False)
+        for kind, mine in ((PROCESSING_TIMERS, ~event_time), (EVENT_TIMERS, event_time)):
             at = np.flatnonzero(mine)
-            yield _timers(kind, name, times[at], hashes, namespaces[at], at)
-
-
-def _timers(
-    kind: int, name: str, times: np.ndarray, hashes: np.ndarray, namespaces: np.ndarray, at: np.ndarray
-) -> Entries:
-    ops = np.full(len(at), PUSH, np.int8)
-    columns = [pa.array(column) for column in (ops, times, hashes[at], namespaces)]
-    return Entries(kind, name, pa.RecordBatch.from_arrays(columns, schema=TIMERS), 2, at)
+            yield Entries(kind, "", whole.take(pa.array(at)), 1, at)
 
 
 @dataclass(frozen=True)

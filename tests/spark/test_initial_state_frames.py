@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 import streams
 from anything import cut, delayed, expected, make_rows, process, write
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import (
     BatchProcessFunction,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -75,6 +76,12 @@ def test_a_table_that_does_not_fit_raises_before_the_query_starts(spark: SparkSe
     ):
         with pytest.raises(ValueError, match=message):
             process(df, "event_time", initial_state=InitialState(states=states))
+
+
+def run_once(result: DataFrame, work: Path) -> None:
+    """Run one micro-batch of a query, which has a clock."""
+    query = result.writeStream.option("checkpointLocation", str(work / "checkpoint"))
+    query.trigger(once=True).start(str(work / "sink"), format="parquet").awaitTermination()
 
 
 class Everything(KeyedProcessFunction):
@@ -148,9 +155,7 @@ def test_a_query_from_tables_equals_one_that_was_never_stopped(
             processing_time=function is Everything,
             **options,
         )
-        query = result.writeStream.option("checkpointLocation", str(work / "checkpoint"))
-        query = query.trigger(once=True).start(str(work / "sink"), format="parquet")
-        query.awaitTermination()
+        run_once(result, work)
 
     parts = [rows[:60], rows[60:]]
     for number, part in enumerate(parts):
@@ -201,3 +206,61 @@ def test_a_corrected_table_begins_a_query(spark: SparkSession, tmp_path: Path) -
     streams.run(result, tmp_path)
     found = [("a", "100 5"), ("a", "5 silent"), ("b", "6 silent"), ("b", "None 6"), ("c", "300 silent")]
     assert streams.sink(spark, tmp_path) == found
+
+
+NAMES = ["name", "VALUE", "timerheap_value", "at", "epoch_ms", "timestamp", "time_domain", "key", "KEY_GROUP"]
+NAMES += ["event_time", "a.b", "window_start", "namespace", "label", "left"]
+
+
+class One(Everything):
+    def row(self, ctx: Any, what: str) -> tuple[Any, ...]:
+        return (what,)
+
+
+class Two(KeyedCoProcessFunction):
+    """Does the same with each of two inputs."""
+
+    open, row, on_timer = One.open, One.row, One.on_timer
+    process_element1 = process_element2 = One.process_element
+
+
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_key_columns_may_have_the_names_of_columns_of_the_tables(
+    spark: SparkSession, tmp_path: Path, inputs: int
+) -> None:
+    others = pa.schema([("lower(x)", pa.string()), ("x", pa.string())])
+    schema = pa.schema([*((name, pa.int64()) for name in NAMES), *others])
+    rows = [
+        dict.fromkeys(NAMES, at % 3) | {"at": at, "lower(x)": "own", "x": "XYZ"[at % 3]} for at in range(20)
+    ]
+    streams.write_batches(tmp_path / "in", [rows], schema)
+    streams.write_batches(tmp_path / "none", [[]], schema)
+    options = {
+        "event_time": "at",
+        "watermark": "5 milliseconds",
+        "processing_time": True,
+        "max_parallelism": 3,
+    }
+
+    def state_of(source: str, work: Path, **more: Any) -> dict[str, Any]:
+        df, keys = streams.read_stream(spark, tmp_path / source), [*NAMES, F.lower("x")]
+        if inputs == 1:
+            result = timerheap.spark.process(df, keys, One(), "what string", **options, **more)
+        else:
+            result = timerheap.spark.process_connected(df, df, keys, Two(), "what string", **options, **more)
+        run_once(result, work)
+        return tables(spark, work)
+
+    before = state_of("in", tmp_path / "old")
+    keys = [*NAMES, "lower(x)"]
+    assert before["states"]["last"].columns == [*keys, "timerheap_timerheap_value", "timerheap_key_group"]
+    own = ["timerheap_timestamp", "timerheap_epoch_ms", "timerheap_time_domain", "timerheap_name"]
+    assert before["timers"].columns == [*keys, *own, "timerheap_key_group"]
+    after = state_of("none", tmp_path / "new", initial_state=InitialState(**before))
+    found = []
+    for each in (before, after):
+        frames = {"timers": each["timers"], "rows": each["buffered_rows"], **each["states"]}
+        found.append({name: sorted(map(str, df.collect())) for name, df in frames.items()})
+    assert found[0] == found[1]
+    assert all(found[0].values())
+    assert {row["timerheap_name"] for row in before["timers"].collect()} == {"silent", "far", None}

@@ -125,6 +125,11 @@ class Query:
         """The windows to aggregate, None for a function."""
         return self.work.spec if isinstance(self.work, WindowWork) else None
 
+    @property
+    def key_columns(self) -> list[str]:
+        """The names of the user's key columns in tables of the state."""
+        return distinct(map(shown_name, self.key if self.key_names is None else self.key_names))
+
     @cached_property
     def seen_rows(self) -> StructType:
         """Type of the rows that the function sees: `rows` without `TIME` and computed columns."""
@@ -147,7 +152,7 @@ class Query:
         from timerheap.spark._group.key_group import GroupLayout
         from timerheap.spark._group.keys import NAME
 
-        names = self.key if self.key_names is None else self.key_names
+        names = self.key_columns
         metadata = [{NAME: name.encode()} for name in names] + [None] * (len(self.key) - len(names))
         fields = (self.schema.field(name) for name in self.key)
         return GroupLayout(
@@ -207,6 +212,30 @@ def shown_name(name: str) -> str:
     ('lower(k)', 'k')
     """
     return name.split(":", 1)[1] if name.startswith(_COMPUTED) else name
+
+
+def added_name(name: str, taken: Iterable[str]) -> str:
+    """Return the name of a column that timerheap adds to columns of the user's, whatever their names.
+
+    Names that differ in their case alone are one name in Spark.
+
+    Examples
+    --------
+    >>> added_name("value", ["k"]), added_name("value", ["VALUE", "timerheap_value"])
+    ('value', 'timerheap_timerheap_value')
+    """
+    known = {each.lower() for each in taken}
+    while name.lower() in known:
+        name = f"timerheap_{name}"
+    return name
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Return the names of columns in a table: as they are, unless one before has the same name."""
+    found: list[str] = []
+    for name in names:
+        found.append(added_name(name, found))
+    return found
 
 
 def visible(names: Iterable[str]) -> list[str]:

@@ -40,7 +40,7 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.keys import shown_keys
 from timerheap.spark._group.open_windows import SESSION_START
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
-from timerheap.spark._query import Query
+from timerheap.spark._query import Query, added_name, distinct, shown_name
 from timerheap.spark._worker import state_tables as tables
 from timerheap.spark._worker.state_tables import INITIAL, TIMESTAMP, Splitter, readable
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
@@ -312,8 +312,8 @@ class CheckpointState:
 
     Its methods return DataFrames, which Spark's executors read from the checkpoint when they are used. All of
     them have the query's key columns under their names, and the key group in `key_group`. Times are
-    timestamps, null outside the years 1 to 9999. A column that would have the name of a key column has
-    ``timerheap_`` in front of its name.
+    timestamps, null outside the years 1 to 9999. A column that would have the name of a key column, in
+    upper or lower case, has ``timerheap_`` in front of its name; `InitialState` reads it there.
 
     Attributes
     ----------
@@ -398,25 +398,18 @@ class CheckpointState:
         Returns
         -------
         pyspark.sql.DataFrame
-            The columns of the query's rows; for `process_connected` the key columns and the structs ``left``
-            and ``right``, one of which is null. Then ``event_time``, a timestamp, and ``key_group``.
+            The columns of the query's rows, and expressions that its arguments have named; for
+            `process_connected` the key columns and the structs ``left`` and ``right``, one of which is null.
+            Then ``event_time``, a timestamp, and ``key_group``.
         """
         rows = self._survey.rows
         if rows is None:
             return self._table(partial(tables.buffered_rows, []), [ROWS], self._with_keys(_event_time()))
-        columns = self._row_columns(list(rows)[:-2])
-        taken = [field.name for field in columns.values()]
-        fields = [*columns.values(), *_named(taken, _event_time())]
-        return self._table(partial(tables.buffered_rows, list(columns)), [ROWS], fields)
-
-    def _row_columns(self, stored: list[pa.Field]) -> dict[str, pa.Field]:
-        """Return the columns of waiting rows that are the user's, by their names in the checkpoint."""
-        own = {field.name: field for field in stored if not field.name.startswith(_RESERVED)}
-        if own:
-            return own
-        names = {f"{KEY}{number}": name for number, name in enumerate(self.key)}
-        names |= {side: side.removeprefix(_RESERVED) for side in SIDES}
-        return {field.name: field.with_name(names[field.name]) for field in stored if field.name in names}
+        columns = {name: rows.field(name) for name in rows.names[:-2]}
+        shown = row_columns(list(columns), self.key)
+        fields = [columns[name].with_name(own) for name, own in shown.items()]
+        fields += _named(shown.values(), _event_time())
+        return self._table(partial(tables.buffered_rows, list(shown)), [ROWS], fields)
 
     def windows(self) -> DataFrame:
         """Return the open windows of a query with `tumble`, `hop`, `cumulate`, `session_window` or `sql`.
@@ -578,10 +571,25 @@ def _shown(survey: Survey) -> str:
     return ", ".join(parts)
 
 
-def _named(taken: list[str], own: Sequence[tuple[str, pa.DataType]]) -> list[pa.Field]:
+def row_columns(stored: Sequence[str], key: Sequence[str]) -> dict[str, str]:
+    """Return the names of the columns of waiting rows in tables, by their names in the checkpoint.
+
+    Expressions that arguments of the query have named are columns, too. Rows of two inputs have the `key`
+    columns, and a struct for each input.
+    """
+    hidden = {name: name for name in stored}
+    if SIDES[0] in hidden:
+        hidden |= {f"{KEY}{number}": name for number, name in enumerate(key)}
+        hidden |= {side: side.removeprefix(_RESERVED) for side in SIDES}
+    names = {name: shown_name(hidden[name]) for name in stored}
+    names = {name: shown for name, shown in names.items() if not shown.startswith(_RESERVED)}
+    return dict(zip(names, distinct(names.values()), strict=True))
+
+
+def _named(taken: Collection[str], own: Sequence[tuple[str, pa.DataType]]) -> list[pa.Field]:
     """Return the columns that timerheap adds and the key group, beside columns whose names are taken."""
     fields = [*own, ("key_group", pa.int32())]
-    return [pa.field(f"timerheap_{name}" if name in taken else name, type_) for name, type_ in fields]
+    return [pa.field(added_name(name, taken), type_) for name, type_ in fields]
 
 
 def _event_time() -> list[tuple[str, pa.DataType]]:

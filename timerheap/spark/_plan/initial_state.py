@@ -21,9 +21,9 @@ from timerheap.spark._exchange.frames import INPUT
 from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.watermark import InputClock, StoredClock, decode_clock, encode_clock
 from timerheap.spark._plan.arguments import data_frame, quoted
-from timerheap.spark._plan.checkpoint_reader import first_line, path_of
+from timerheap.spark._plan.checkpoint_reader import first_line, path_of, row_columns
 from timerheap.spark._plan.named_columns import map_batches
-from timerheap.spark._query import TIME, ProcessorWork, Query, shown_name
+from timerheap.spark._query import TIME, ProcessorWork, Query, added_name
 from timerheap.spark._worker.processor_states import STATES, Scope
 from timerheap.spark._worker.state_tables import (
     EVENT_TIME,
@@ -39,7 +39,7 @@ from timerheap.spark._worker.state_tables import (
     TimerTable,
     Ttl,
 )
-from timerheap.spark._worker.wrapped_runners import KEY, SIDES
+from timerheap.spark._worker.wrapped_runners import SIDES
 from timerheap.state_ttl import StateTtlConfig
 from timerheap.timer import MIN_WATERMARK
 
@@ -187,20 +187,20 @@ def _of_spark(
             contents = F.transform(contents, _expiring)
         elif variable["ttlEnabled"]:
             contents = F.transform_values(contents, lambda _, value: _expiring(value))
-        states[name] = state.select("key.*", contents.alias("value"))
+        key = state.select("key.*").columns
+        states[name] = state.select("key.*", contents.alias(added_name("value", key)))
     timers = watermark = None
     mode = properties["timeMode"]
     if mode != "NoTime":
         registered = spark.read.format("statestore").option("operatorId", operator.operatorId)
-        timers = (
-            registered.option("batchId", batch)
-            .option("readRegisteredTimers", "true")
-            .load(path)
-            .select(
-                "key.*",
-                F.col("expiration_timestamp_ms").alias("epoch_ms"),
-                F.lit(EVENT_TIME if mode == "EventTime" else PROCESSING_TIME).alias("time_domain"),
-            )
+        timers = registered.option("batchId", batch).option("readRegisteredTimers", "true").load(path)
+        key = timers.select("key.*").columns
+        timers = timers.select(
+            "key.*",
+            F.col("expiration_timestamp_ms").alias(added_name("epoch_ms", key)),
+            F.lit(EVENT_TIME if mode == "EventTime" else PROCESSING_TIME).alias(
+                added_name("time_domain", key)
+            ),
         )
     if mode == "EventTime":
         commit = spark.read.text(f"{path}/commits/{batch}").collect()
@@ -226,9 +226,14 @@ def starting_tables(
     `group` is one that the query's function has been opened on. Raises ValueError if a table does not fit.
     """
     fields = [field.with_name(name) for field, name in zip(query.layout.key_fields, query.key, strict=True)]
+    key = dict(zip(query.key, query.key_columns, strict=True))
 
     def split(argument: str, df: DataFrame, columns: dict[str, Column], table: Splits) -> DataFrame:
-        own = {name: _key(query, number, argument, df) for number, name in enumerate(query.key)}
+        own = {
+            name: _column(argument, df, shown, query.rows[name].dataType)
+            for name, shown in key.items()
+            if name not in columns
+        }
         rows = df.select(*(column.alias(name) for name, column in (own | columns).items()))
         splitter = TableSplitter(query.max_parallelism, fields, table)
         return map_batches(hashed(rows, query.key), splitter, INITIAL)
@@ -245,7 +250,7 @@ def starting_tables(
             raise ValueError(
                 f"states must have the names of the function's states, {sorted(group.states)}, got {name!r}"
             )
-        value = _column(argument, df, ["value"], from_arrow_type(state.type, True))
+        value = _added(query, argument, df, "value", from_arrow_type(state.type, True))
         table = ContentsTable(
             name,
             state.shape,
@@ -256,9 +261,8 @@ def starting_tables(
         )
         parts.append(split(argument, df, {VALUE: value}, table))
     if initial.timers is not None:
-        names = group.processing_timers.name, group.event_timers.name
-        columns = dict(zip(TIMER, _timer_columns(initial.timers), strict=True))
-        parts.append(split("timers", initial.timers, columns, TimerTable(names)))
+        columns = dict(zip(TIMER, _timer_columns(query, initial.timers), strict=True))
+        parts.append(split("timers", initial.timers, columns, TimerTable()))
     if initial.buffered_rows is not None:
         if query.order != "event_time" or query.event_time is None:
             raise ValueError('buffered_rows must be None unless order is "event_time", got a DataFrame')
@@ -291,20 +295,10 @@ def _ttl(query: Query, name: str, times_to_live: Mapping[str, StateTtlConfig]) -
     return Ttl("at", config._ttl, event_time)
 
 
-def _key(query: Query, number: int, argument: str, df: DataFrame) -> Column:
-    return _column(argument, df, [_shown_key(query, number)], query.rows[query.key[number]].dataType)
-
-
-def _shown_key(query: Query, number: int) -> str:
-    names = query.key if query.key_names is None else query.key_names
-    return shown_name(names[number])
-
-
-def _column(argument: str, df: DataFrame, names: list[str], type_: DataType | None = None) -> Column:
-    """Return the first column of `names` that a table has; it must be of a type, unless that is None."""
-    name = next((name for name in names if name in df.columns), None)
-    if name is None:
-        raise ValueError(f"{argument} must have a column {names[0]!r}, got the columns {df.columns}")
+def _column(argument: str, df: DataFrame, name: str, type_: DataType | None = None, why: str = "") -> Column:
+    """Return a column of a table, which must be of a type, unless that is None; errors say `why` its name."""
+    if name not in df.columns:
+        raise ValueError(f"{argument} must have a column {name!r}{why}, got the columns {df.columns}")
     found = df.schema[name].dataType
     if type_ is not None and _nullable(found) != _nullable(type_):
         raise ValueError(
@@ -314,24 +308,34 @@ def _column(argument: str, df: DataFrame, names: list[str], type_: DataType | No
     return quoted(name)
 
 
+def _added(query: Query, argument: str, df: DataFrame, own: str, type_: DataType) -> Column:
+    """Return a column of a table that is none of the user's."""
+    name = added_name(own, query.key_columns)
+    why = "" if name == own else f", since {own!r} is a key column"
+    return _column(argument, df, name, type_, why)
+
+
 def _nullable(type_: DataType) -> DataType:
     return StructType([StructField("", type_)])._as_nullable()
 
 
-def _timer_columns(df: DataFrame) -> list[Column]:
+def _timer_columns(query: Query, df: DataFrame) -> list[Column]:
     """Return the columns of timers as `TIMER` names them."""
-    time = (
-        F.unix_millis(_column("timers", df, ["timestamp"], TimestampType()))
-        if "timestamp" in df.columns
-        else None
-    )
-    if "epoch_ms" in df.columns or time is None:
-        millis = _column("timers", df, ["epoch_ms"], LongType())
+
+    def has(name: str) -> bool:
+        return added_name(name, query.key_columns) in df.columns
+
+    def column(name: str, type_: DataType) -> Column:
+        return _added(query, "timers", df, name, type_)
+
+    time = F.unix_millis(column("timestamp", TimestampType())) if has("timestamp") else None
+    if has("epoch_ms") or time is None:
+        millis = column("epoch_ms", LongType())
         agree = millis if time is None else F.when(F.coalesce(time == millis, F.lit(True)), millis)
         time = agree
-    domain = _column("timers", df, ["time_domain"], StringType())
+    domain = column("time_domain", StringType())
     known = F.when(domain.isin(EVENT_TIME, PROCESSING_TIME), domain == EVENT_TIME)
-    name = _column("timers", df, ["name"], StringType()) if "name" in df.columns else F.lit(None)
+    name = column("name", StringType()) if has("name") else F.lit(None)
     wrong = "timers must have epoch_ms and timestamp that agree, or one of them; drop the other"
     unknown = f"timers must have the time_domain {EVENT_TIME!r} or {PROCESSING_TIME!r}, got another"
     return [
@@ -344,20 +348,19 @@ def _timer_columns(df: DataFrame) -> list[Column]:
 def _row_columns(query: Query, df: DataFrame) -> dict[str, Column]:
     """Return the columns of buffered rows under their names in the query's rows."""
     columns = {}
-    own = {f"{KEY}{number}": _shown_key(query, number) for number in range(len(query.key))}
+    shown = row_columns(query.rows.names, query.key_columns)
     for field in query.rows:
         name, type_ = field.name, field.dataType
-        if name == TIME and name not in df.columns:
-            millis = F.unix_millis(_column("buffered_rows", df, ["timerheap_event_time", "event_time"]))
-            columns[name] = _time_of(type_, millis)
+        if name == TIME:
+            time = added_name("event_time", shown.values())
+            columns[name] = _time_of(type_, F.unix_millis(_column("buffered_rows", df, time)))
         elif name == INPUT:
-            columns[name] = F.when(quoted("left").isNotNull(), 0).otherwise(1).cast(type_)
+            columns[name] = F.when(quoted(shown[SIDES[0]]).isNotNull(), 0).otherwise(1).cast(type_)
         else:
-            shown = name.removeprefix("__timerheap_") if name in SIDES else own.get(name, shown_name(name))
-            if name in query.ties and shown not in df.columns:
+            if name in query.ties and shown[name] not in df.columns:
                 columns[name] = F.lit(None).cast(type_)
             else:
-                columns[name] = _column("buffered_rows", df, [shown], type_)
+                columns[name] = _column("buffered_rows", df, shown[name], type_)
     return columns
 
 

@@ -140,7 +140,7 @@ def with_side_column(query: Query) -> StructType:
 
 def late_type(row: StructType) -> StructType:
     """Return the type of late rows with `LATE_BY`."""
-    if LATE_BY in row.names:
+    if LATE_BY in map(str.lower, row.names):
         raise ValueError(f'df must not have a column {LATE_BY!r} with late="emit", which adds it; rename it')
     return StructType([*row._as_nullable().fields, StructField(LATE_BY, LongType())])
 

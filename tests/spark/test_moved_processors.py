@@ -88,7 +88,10 @@ class Reminder(StatefulProcessor):
                 self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 3_000)
                 self.handle.registerTimer(CENTURY + row.n)
             timers = [t - CENTURY for t in self.handle.listTimers() if t >= CENTURY]
-            yield Row(k=key[0], what=f"{kept} {timers}")
+            for n in () if row.n else timers:
+                self.handle.deleteTimer(CENTURY + n)
+            left = [t for t in self.handle.listTimers() if t >= CENTURY]
+            yield Row(k=key[0], what=f"{kept} {timers} {len(left)}")
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:
         yield Row(k=key[0], what=f"fired {self.hour[0].get()}")
@@ -101,19 +104,24 @@ def test_a_moved_processor_keeps_times_to_live_and_timers_of_the_clock(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-    schema = pa.schema([("k", pa.string()), ("n", pa.int64())])
-    streams.write_batches(theirs / "in", [[{"k": "a", "n": 7}, {"k": "b", "n": 8}]], schema)
+    keys = ["value", "name", "epoch_ms", "time_domain"]  # as the tables of states and timers have
+    schema = pa.schema([*((name, pa.string()) for name in keys), ("n", pa.int64())])
+
+    def rows(*numbers: int | None) -> list[dict[str, Any]]:
+        return [dict.fromkeys(keys, k) | {"n": n} for k, n in zip("ab", numbers, strict=True)]
+
+    streams.write_batches(theirs / "in", [rows(7, 8)], schema)
     unmoved = (
         streams.read_stream(spark, theirs / "in")
-        .groupBy("k")
+        .groupBy(*keys)
         .transformWithState(Reminder(), OUTPUT, "Append", "ProcessingTime")
     )
     with streams.configured(spark, streaming_noDataMicroBatches_enabled=False):  # otherwise it never ends
         before = [row for rows in streams.batches(unmoved, theirs) for row in rows]
-    streams.write_batches(ours / "in", [[{"k": "a", "n": None}, {"k": "b", "n": None}]], schema)
+    streams.write_batches(ours / "in", [rows(None, None)], schema)
     result = transform_with_state(
         streams.read_stream(spark, ours / "in"),
-        "k",
+        keys,
         Reminder(),
         OUTPUT,
         "Append",
@@ -127,8 +135,8 @@ def test_a_moved_processor_keeps_times_to_live_and_timers_of_the_clock(
     after = streams.run_until(result, enough, ours)
     gone = (None, [], [])
     assert [row for row in after if "fired" not in row[1]] == [
-        ("a", f"{[((7,), [7, 8], [('x', 7)]), gone]} [7]"),
-        ("b", f"{[((8,), [8, 9], [('x', 8)]), gone]} [8]"),
+        ("a", f"{[((7,), [7, 8], [('x', 7)]), gone]} [7] 0"),
+        ("b", f"{[((8,), [8, 9], [('x', 8)]), gone]} [8] 0"),
     ]
     assert sorted(row for row in (*before, *after) if "fired" in row[1]) == [
         ("a", "fired (7,)"),

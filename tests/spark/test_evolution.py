@@ -126,7 +126,7 @@ class Nothing(BatchProcessFunction):
         pass
 
 
-LAYOUT = query_of(Nothing(), ROWS, RESULT).layout
+LAYOUT = query_of(Nothing(), ROWS, RESULT, drop_state=("s.a", "s.x")).layout
 
 
 def put(table: Any, shape: str, key: int, value: Any) -> None:
@@ -178,6 +178,50 @@ def test_a_matrix_of_changes_equals_a_fresh_state_or_is_refused(shape: str, live
         assert again.state("s", shape, CONTENTS[shape](now)) is again.states["s"], "converted once"
         assert not again.evolved
         assert contents(again.states["s"]) == contents(fresh)
+
+
+PAIR = pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.struct([A, LONG_A.with_name("c")]))])
+LESS = pa.struct([pa.field("b", pa.struct([A]))])
+OTHER = pa.struct([pa.field("z", pa.int64()), pa.field("b", pa.struct([A, LONG_A.with_name("y")]))])
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("shape", ["value", "list", "map"])
+@pytest.mark.parametrize(
+    ("now", "options", "expected"),
+    [
+        (
+            LESS,
+            {},
+            r"lose the values of s\.a; pass drop_state=\['s\.a'\] .* rename_state=\{'s\.a': 's\.new'\}",
+        ),
+        (LESS, {"drop_state": ("s.a",)}, r"lose the values of s\.b\.c; pass drop_state=\['s\.b\.c'\]"),
+        (LESS, {"drop_state": ("s.a", "s.b.c")}, {"b": {"a": 2}}),
+        (OTHER, {}, r"lose the values of s\.a; "),
+        (OTHER, {"rename_state": {"s.a": "s.z", "s.b.c": "s.b.y"}}, {"z": 1, "b": {"a": 2, "y": 3}}),
+        (LESS, {"rename_state": {"s.a": "s.b"}}, r"two fields would have one name, of \['b'\]"),
+    ],
+)
+def test_a_field_is_dropped_or_renamed_only_if_told(
+    shape: str, timed: bool, now: pa.DataType, options: dict[str, Any], expected: Any
+) -> None:
+    def type_of(type_: pa.DataType) -> pa.DataType:
+        at = pa.field("at", pa.int64(), nullable=False)
+        return CONTENTS[shape](pa.struct([pa.field("value", type_), at]) if timed else type_)
+
+    group, stored, store = KeyGroup(LAYOUT), Stored(Manifest(4)), MemoryStore()
+    value = {"a": 1, "b": {"a": 2, "c": 3}}
+    put(group.state("s", shape, type_of(PAIR)), shape, 1, {"value": value, "at": 9} if timed else value)
+    save(group, stored, store)
+    group = KeyGroup(query_of(Nothing(), ROWS, RESULT, **options).layout)
+    load(store, group)
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=rf"state 's' must stay a {shape} state .*{expected}"):
+            group.state("s", shape, type_of(now))
+        return
+    found = contents(group.state("s", shape, type_of(now)))[1]
+    kept = found if shape == "value" else found[0] if shape == "list" else dict(found)["e1"]
+    assert kept == ({"value": expected, "at": 9} if timed else expected)
 
 
 class Counts(KeyedProcessFunction):
@@ -252,7 +296,8 @@ def test_random_walks_of_allowed_changes_equal_a_run_without_changes(order: str)
 
         def tester(step: int, name: str, renamed: dict[str, str] | None = None) -> ProcessTester:
             function = Counts(names={"n": name}, **STEPS[step])
-            return ProcessTester(function, "k", INPUT, OUTPUT, "at", order=order, rename_state=renamed)
+            options = {"order": order, "rename_state": renamed, "drop_state": ["last.note", "seen.note"]}
+            return ProcessTester(function, "k", INPUT, OUTPUT, "at", **options)
 
         steady, step, name = tester(0, "n"), 0, "n"
         test = tester(0, "n")
@@ -436,7 +481,7 @@ def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSess
             OUTPUT,
             event_time="at",
             watermark=WatermarkStrategy.for_bounded_out_of_orderness(5),
-            **{"max_parallelism": 4} | options,
+            **{"max_parallelism": 4, "drop_state": ["last.note", "seen.note"]} | options,
         )
         streams.run(result, work)
 

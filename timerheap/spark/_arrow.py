@@ -6,7 +6,7 @@ group may hold more, and so may the new rows of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -235,29 +235,74 @@ _BITS = dict(zip(_WHOLE, (8, 16, 32, 64), strict=True))
 _EXACT = {pa.float32(): 24, pa.float64(): 53}  # bits of the integers that a float holds
 
 
-def misfit(was: pa.DataType, now: pa.DataType, where: str = "") -> str | None:
+def misfit(
+    was: pa.DataType,
+    now: pa.DataType,
+    where: str = "",
+    *,
+    path: str = "",
+    dropped: Collection[str] | None = None,
+) -> str | None:
     """Return why values of a type cannot become those of another one, or None if they can.
 
-    Integers, floats and decimals widen. Structs gain, lose and reorder fields by name. The elements of lists
-    and the values of maps change likewise; the keys of maps do not. A time to live comes and goes.
+    Integers, floats and decimals widen. Structs gain and reorder fields by name, and lose those that are
+    among the `dropped` under `path` and their names; by default any. The elements of lists and the values of
+    maps change likewise; the keys of maps do not. A time to live comes and goes.
     """
     if wide(was) == wide(now) or pa.types.is_null(was) or _widens(was, now):
         return None
-    if is_timed(was) != is_timed(now):
-        return misfit(_untimed(was), _untimed(now), where)
+    if is_timed(was) or is_timed(now):
+        return misfit(_untimed(was), _untimed(now), where, path=path, dropped=dropped)
     if pa.types.is_struct(was) and pa.types.is_struct(now):
+        if len(twice := {*was.names}) < was.num_fields:
+            return f"two fields would have one name, of {sorted(twice)}"
         kept = [field for field in now if was.get_field_index(field.name) >= 0]
+        lost = [f"{path}.{name}" for name in was.names if now.get_field_index(name) < 0]
+        lost = [] if dropped is None else [each for each in lost if each not in dropped]
+        if lost:
+            return (
+                f"it would lose the values of {', '.join(lost)}; pass drop_state={lost} for that, or "
+                f"rename_state={{{lost[0]!r}: {path + '.new'!r}}} for a field that has a new name"
+            )
         if not kept:
             return f"{where or 'the rows'} would keep none of the fields {was.names}"
-        found = (misfit(was.field(f.name).type, f.type, f"{where}.{f.name}".lstrip(".")) for f in kept)
+        found = (
+            misfit(
+                was.field(field.name).type,
+                field.type,
+                f"{where}.{field.name}".lstrip("."),
+                path=f"{path}.{field.name}",
+                dropped=dropped,
+            )
+            for field in kept
+        )
         return next((reason for reason in found if reason is not None), None)
     if pa.types.is_map(was) and pa.types.is_map(now):
         if wide(was.key_type) != wide(now.key_type):
             return f"the keys of maps cannot change from {was.key_type} to {now.key_type}"
-        return misfit(was.item_type, now.item_type, f"{where}{{}}")
+        return misfit(was.item_type, now.item_type, f"{where}{{}}", path=path, dropped=dropped)
     if pa.types.is_large_list(wide(was)) and pa.types.is_large_list(wide(now)):
-        return misfit(was.value_type, now.value_type, f"{where}[]")
+        return misfit(was.value_type, now.value_type, f"{where}[]", path=path, dropped=dropped)
     return f"{where + ': ' if where else ''}{was} does not widen to {now}"
+
+
+def renamed_fields(type_: pa.DataType, path: str, names: Mapping[str, str]) -> pa.DataType:
+    """Return a type with new `names` of fields by their old ones, both behind `path`, as in `misfit`."""
+    if is_timed(type_):
+        inner = renamed_fields(type_.field("value").type, path, names)
+        return pa.struct([type_.field("value").with_type(inner), *list(type_)[1:]])
+    if pa.types.is_struct(type_):
+        fields = []
+        for field in type_:
+            own = f"{path}.{field.name}"
+            name = names.get(own, own).removeprefix(f"{path}.")
+            fields.append(pa.field(name, renamed_fields(field.type, own, names)))
+        return pa.struct(fields)
+    if pa.types.is_map(type_):
+        return pa.map_(type_.key_type, renamed_fields(type_.item_type, path, names))
+    if pa.types.is_list(type_):
+        return pa.list_(renamed_fields(type_.value_type, path, names))
+    return type_
 
 
 def has_time_to_live(shape: str, type_: pa.DataType) -> bool:

@@ -130,12 +130,14 @@ def process(
         Timestamp column of the result that becomes Spark's event time, with delay 0, for stateful operators
         that follow. By default the result has no event time.
     drop_state : list of str
-        Names of states in the checkpoint that the function no longer has. They are dropped and keep no key
-        alive. A name that the function still uses is an error; a name that is not in the checkpoint is
-        ignored. A state that is neither used in ``open`` nor named here stays, and the driver logs a warning.
+        Names of states in the checkpoint that the function no longer has, or of fields of their row types,
+        such as "last.note". They are dropped; a state then keeps no key alive. A state that the function
+        still uses is an error; a name that is not in the checkpoint is ignored. A state that is neither used
+        in ``open`` nor named here stays, and the driver logs a warning.
     rename_state : dict of str to str, optional
-        New names of states in the checkpoint, by their old names. An old name that is not in the checkpoint
-        is ignored, so that the argument may stay.
+        New names of states in the checkpoint by their old names, or of fields, such as
+        ``{"last.note": "last.text"}``. An old name that is not in the checkpoint is ignored, so that the
+        argument may stay.
     initial_state : CheckpointState or InitialState, optional
         State to start from, on a stream with a new checkpoint: that of another query, as
         `timerheap.spark.read_checkpoint` returns it, or tables of states, timers, rows and watermarks.

@@ -97,9 +97,9 @@ class ProcessTester:
     max_parallelism : int
         The number of key groups, which the function can ask for.
     drop_state : list of str
-        Names of states in a restored snapshot to drop.
+        Names of states in a restored snapshot to drop, or of fields of their row types.
     rename_state : dict of str to str, optional
-        New names of states in a restored snapshot, by their old names.
+        New names of states, or of fields, in a restored snapshot, by their old names.
     side_outputs : list of OutputTag, optional
         The side outputs of the function, as in `timerheap.spark.process`.
 

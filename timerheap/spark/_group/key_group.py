@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import xxh64
-from timerheap.spark._arrow import evolved_rows, has_time_to_live, misfit
+from timerheap.spark._arrow import evolved_rows, has_time_to_live, misfit, renamed_fields, wide_rows, widen
 from timerheap.spark._group.checkpoint import (
     CheckpointedPart,
     ChunkReader,
@@ -248,7 +248,11 @@ class KeyGroup:
 
     def _evolved(self, table: UserState, shape: str, type_: pa.DataType) -> UserState:
         """Return a state as one of another type; raise a ValueError if that would lose anything."""
-        why = f"it is a {table.shape} state" if table.shape != shape else misfit(table.type, type_)
+        path = table.name.removeprefix(BROADCAST_STATE)
+        was = renamed_fields(table.type, path, self.layout.rename_state)
+        why = misfit(was, type_, path=path, dropped=self.layout.drop_state)
+        if table.shape != shape:
+            why = f"it is a {table.shape} state"
         if why is not None:
             raise ValueError(
                 f"state {table.name!r} must stay a {table.shape} state of {table.type}, got a {shape} state "
@@ -256,7 +260,12 @@ class KeyGroup:
                 f"drop_state=[{table.name!r}]"
             )
         new = new_state(table.kind, table.name, shape, type_, self.memory)
-        new.replay(evolved_rows(table.snapshot(), new.schema))
+        named = wide_rows(new_state(table.kind, table.name, shape, was).schema)
+        columns = [
+            column.view(type_)
+            for column, type_ in zip(widen(table.snapshot()).columns, named.types, strict=True)
+        ]
+        new.replay(evolved_rows(pa.RecordBatch.from_arrays(columns, schema=named), new.schema))
         if has_time_to_live(shape, type_) and not has_time_to_live(shape, table.type):
             self.untimed.add(table.name)
         elif has_time_to_live(shape, table.type) and not has_time_to_live(shape, type_):
@@ -461,7 +470,10 @@ def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator
         found: list[tuple[int, str, pa.RecordBatch]] = []
         for part, rows, of_row in parts:
             mine = rows if of_row is None else rows.take(pa.array(np.flatnonzero(of_row == key_group)))
-            found += [(part.kind, part.name, piece) for piece in pieces(mine, rows.schema)]
+            found += [
+                (part.kind, part.name, piece)
+                for piece in pieces(mine, rows.schema if part.kind in _TIMERS else part.schema)
+            ]
         yield key_group, contents_of(found)
 
 

@@ -189,3 +189,14 @@ def lateness(watermark: int, timers: NDArray[np.int64]) -> NDArray[np.int64]:
     passed_by = np.int64(watermark).view(np.uint64) - timers.view(np.uint64)
     late_by: NDArray[np.int64] = np.minimum(passed_by, np.uint64(MAX_WATERMARK - 1)).astype(np.int64) + 1
     return late_by
+
+
+def shown_time(timestamp: int) -> str:
+    """Return a timestamp as text for a message, also outside of the years of a datetime.
+
+    Examples
+    --------
+    >>> shown_time(253_402_300_800_000)
+    '10000-01-01T00:00:00.000Z'
+    """
+    return f"{np.datetime64(timestamp, 'ms')}Z"

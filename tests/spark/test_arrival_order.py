@@ -20,7 +20,8 @@ import timerheap.spark
 from timerheap import MAX_WATERMARK, BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._worker.driver_mail import Letter, Opener
+from timerheap.spark._worker import driver_mail
+from timerheap.spark._worker.driver_mail import Letter, Opener, Tally
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import run_key_group
 
@@ -155,6 +156,32 @@ def test_the_driver_logs_one_message_about_a_matter(caplog: pytest.LogCaptureFix
             assert opener.addInPlace((), letters) == (), "a query that runs for long does not collect them"
             assert opener.addInPlace((), (Letter("session", "another", "rows ahead", "another query"),)) == ()
     assert [record.message for record in caplog.records] == ["key 1", "another query", "a", "b"]
+
+
+def test_the_driver_logs_what_happens_again_and_again_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opener, clock = Opener(), [0.0]
+    monkeypatch.setattr(driver_mail.time, "monotonic", lambda: clock[0])
+    with caplog.at_level(logging.WARNING, "timerheap"):
+        for at, owner, times in (
+            (0, "q", 3),
+            (1, "q", 10),
+            (2, "another query", 7),
+            (59, "q", 5),
+            (60, "q", 4),
+            (61, "q", 1),
+            (120, "q", 1),
+        ):
+            clock[0] = at
+            letter = Letter("session", owner, "late", Tally(f"{owner}: dropped {{}} rows {{}}, {at}", times))
+            assert opener.addInPlace((), (letter,)) == ()
+    assert caplog.messages == [
+        "q: dropped 3 rows {}, 0",
+        "another query: dropped 7 rows {}, 2",
+        "q: dropped 22 rows {}, 60",
+        "q: dropped 24 rows {}, 120",
+    ]
 
 
 @pytest.mark.spark

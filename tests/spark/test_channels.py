@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,6 +18,7 @@ from pyspark.sql import Row, SparkSession
 
 import timerheap.spark
 from timerheap import MIN_WATERMARK, KeyedProcessFunction, WatermarkStrategy
+from timerheap.spark._worker import driver_mail
 from timerheap.watermarks import WatermarkGenerator
 
 pytestmark = pytest.mark.spark
@@ -112,6 +114,23 @@ def test_late_rows_are_returned_and_counted(order: str, spark: SparkSession, tmp
     assert all(row[:-2] == (None,) * 4 for row in found if row[-2] is not None)
     through = sorted(at for kind, _, at, *_ in found if kind == "row")
     assert through == sorted(at for at in passed if order == "arrival" or at <= watermark)
+
+
+def test_dropped_rows_are_logged_once_a_minute(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_mail, "_PAUSE", float("inf"))
+    streams.write_batches(tmp_path / "input", batches(), SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "input")
+    progress = streams.run(echoed(df, max_parallelism=8), tmp_path)
+    dropped = [batch.observedMetrics["timerheap"].metrics["dropped_rows"] for batch in progress]
+    (logged,) = [message for message in caplog.messages if "dropped" in message]
+    assert len([count for count in dropped if count]) > 1
+    what = r"query \S+: dropped (\d+) rows so far that came behind the watermark of column 'at', which is at"
+    found = re.match(what, logged)
+    assert found is not None, logged
+    assert 0 < int(found[1]) <= next(filter(None, dropped)), "those of the first task"
+    assert "channel=" in logged
 
 
 def test_changing_the_channel_keeps_the_watermark(

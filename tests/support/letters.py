@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timerheap.spark._worker.driver_mail import Counts, Letter, Mail
+from timerheap.spark._worker.driver_mail import Counts, Letter, Mail, Tally
 
 
 class Mailbox(Mail):
@@ -20,3 +20,5 @@ class Mailbox(Mail):
                 self.warnings.append(letter.content)
             elif isinstance(letter.content, Counts):
                 self.counts.append(letter.content)
+            elif isinstance(letter.content, Tally):
+                self.warnings.append(letter.content.text)

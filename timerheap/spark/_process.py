@@ -113,9 +113,9 @@ def process(
         Meant for up to some 10,000 values, since every task keeps all of them.
     late : {"drop", "emit"}, optional
         What becomes of rows behind the watermark. "emit": `timerheap.spark.late_rows` returns them. "drop":
-        they are counted, also in the worker's log. By default they are dropped with ``order="event_time"``,
-        and reach the function with ``order="arrival"``, as in Flink. The guide to event-time order has a
-        table of the defaults of all operators.
+        they are counted, and the driver logs the number once a minute. By default they are dropped with
+        ``order="event_time"``, and reach the function with ``order="arrival"``, as in Flink. The guide to
+        event-time order has a table of the defaults of all operators.
     processing_time : bool
         Whether there are processing-time timers. "Now" is the time of the micro-batch, so that a repeated
         attempt sees the same time. Spark then runs a micro-batch at every trigger even without rows, so

@@ -7,6 +7,7 @@ What only the driver needs is imported where it is used: workers that pack rows 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from timerheap.spark._compat import on_connect
 _log = logging.getLogger("timerheap")
 
 _REMEMBERED = 4096  # letters that are not opened twice
+_PAUSE = 60.0  # seconds between two messages about one thing that happens again and again
 _BATCHES_WITHOUT_ROWS = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 _OPERATOR = "TransformWithStateIn"  # the beginning of its name, in all versions of PySpark
@@ -49,6 +51,39 @@ class Counts(NamedTuple):
         return Counts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
+class Tally(NamedTuple):
+    """A message about what happens again and again; its first "{}" stands for the number of times so far."""
+
+    text: str
+    times: int
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the later message, with the sum."""
+        return Tally(other.text, self.times + other.times)
+
+
+class TallyLog:
+    """Logs messages about one thing once a minute."""
+
+    def __init__(self) -> None:
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}  # when, and the number of times so far
+
+    def add(self, mark: tuple[str, str], tally: Tally) -> None:
+        """Log a message unless one of the same mark has been logged within a minute."""
+        now = time.monotonic()
+        at, times = self._logged.pop(mark, (now - _PAUSE, 0))
+        times += tally.times
+        if now - at >= _PAUSE:
+            _log.warning("%s", tally.text.replace("{}", str(times), 1))
+            at = now
+        self._logged[mark] = at, times
+        if len(self._logged) > _REMEMBERED:
+            del self._logged[next(iter(self._logged))]
+
+
+_in_worker = TallyLog()  # where there is no mail
+
+
 class QueryRun(NamedTuple):
     """A run of a query, by their ids."""
 
@@ -66,14 +101,14 @@ class Letter(NamedTuple):
     session: str
     owner: str  # the query
     about: str  # of the letters of an owner about one thing, the driver opens the first
-    content: str | tuple[Look, QueryRun] | Counts  # counts are logged each time
+    content: str | tuple[Look, QueryRun] | Counts | Tally  # counts are logged each time
 
 
 class Mail:
     """Sends letters of one query to the driver, which receives them when the task has succeeded.
 
-    The box is None on Spark Connect, where letters are lost. Counts are sent if they are `logged`: each task
-    that sends letters takes the driver's time in each micro-batch.
+    The box is None on Spark Connect, where letters are lost, and workers log tallies themselves. Counts are
+    sent if they are `logged`: each task that sends letters takes the driver's time in each micro-batch.
     """
 
     def __init__(
@@ -88,6 +123,16 @@ class Mail:
         """Have messages logged, each once, or the first about something."""
         for message in messages:
             self._send(message if about is None else about, message)
+
+    def tally(self, about: str, text: str, times: int = 1) -> None:
+        """Have a message about something logged once a minute and query; see `Tally`."""
+        task = TaskContext.get()
+        query = task and task.getLocalProperty("sql.streaming.queryId")
+        tally = Tally(f"query {query}: {text}" if query else text, times)
+        if self._box is None:
+            _in_worker.add((self._owner, f"{about} {query}"), tally)
+        else:
+            self._send(f"{about} {query}", tally)
 
     def count(self, counts: Counts) -> None:
         """Tell where key groups came from, which the driver logs if it logs the level DEBUG."""
@@ -107,7 +152,7 @@ class Mail:
             run = QueryRun(query, task.getLocalProperty("spark.jobGroup.id") or "")
             self._send(f"{look} {run}", (look, run))
 
-    def _send(self, about: str, content: str | tuple[Look, QueryRun] | Counts) -> None:
+    def _send(self, about: str, content: str | tuple[Look, QueryRun] | Counts | Tally) -> None:
         if self._box is not None:
             self._box.add((Letter(self._session, self._owner, about, content),))
 
@@ -132,6 +177,7 @@ class Opener(AccumulatorParam[tuple[Letter, ...]]):
 
     def __init__(self) -> None:
         self._opened: dict[tuple[str, str], None] = {}
+        self._tallies = TallyLog()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
@@ -146,9 +192,9 @@ class Opener(AccumulatorParam[tuple[Letter, ...]]):
             held = {(letter.owner, letter.about): letter for letter in value1}
             for letter in value2:
                 first = held.setdefault((letter.owner, letter.about), letter)
-                if first is not letter and isinstance(first.content, Counts):
-                    counts = first.content.plus(cast(Counts, letter.content))
-                    held[letter.owner, letter.about] = letter._replace(content=counts)
+                if first is not letter and isinstance(first.content, (Counts, Tally)):
+                    content = first.content.plus(cast(Any, letter.content))
+                    held[letter.owner, letter.about] = letter._replace(content=content)
             return tuple(held.values())
         for letter in value2:
             self._open(letter)
@@ -163,6 +209,9 @@ class Opener(AccumulatorParam[tuple[Letter, ...]]):
             )
             return
         mark = letter.owner, letter.about
+        if isinstance(letter.content, Tally):
+            self._tallies.add(mark, letter.content)
+            return
         if mark in self._opened:
             return
         self._opened[mark] = None

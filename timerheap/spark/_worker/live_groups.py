@@ -219,8 +219,10 @@ class LiveGroups:
             group = KeyGroup(self._layout, file, head)
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
-            self._mail.warn(
-                [f"live state was damaged or is of another version, and is loaded from the checkpoint: {e!r}"]
+            self._mail.tally(
+                "damage",
+                "live state was damaged or is of another version, and is loaded from the checkpoint, {} "
+                f"times so far: {e!r}",
             )
             return None
         self._count(Counts(handed_over=1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -21,14 +20,14 @@ from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup, restore
 from timerheap.spark._group.watermark import WatermarkState, is_late
-from timerheap.spark._query import Query
+from timerheap.spark._query import TIME, Query, shown_name
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.live_groups import LiveGroups
 from timerheap.spark._worker.output import ResultBuffer, result_frames
 from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.wrapped_runners import BroadcastRunner
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness, shown_time
 
 Combine = Literal["sum", "min", "max"]
 
@@ -179,9 +178,6 @@ class Runner(TaskRunner, Protocol):
         """Fire the processing-time timers before `now`."""
 
 
-_log = logging.getLogger("timerheap")
-
-
 def run_key_group(
     query: Query,
     runner: Runner,
@@ -228,9 +224,6 @@ def _admit(query: Query, group: KeyGroup, rows: KeyedRows, output: ResultBuffer)
             if query.late_row is not None:
                 columns = rows.rows.select(list(query.late_columns)).filter(pa.array(late))
                 output.late(columns, lateness(group.watermark, rows.timestamps[late]))
-            else:
-                dropped = np.count_nonzero(late), group.late_rows
-                _log.warning("dropped %d rows behind the watermark (%d so far in this key group)", *dropped)
             rows = rows.where(~late)
     ids, places = group.keys.locate(rows.ids, [rows.rows.column(name) for name in query.key])
     return KeyedRows(rows.rows, ids, rows.timestamps, places)
@@ -353,6 +346,7 @@ class FunctionPartition(Partition):
         self._now: int | None = timer_values.getCurrentProcessingTimeInMs() if clocked else None
         self._wall_clock = time.time_ns() // 1_000_000 if self._now is None else self._now
         self._shared: _Clock | None = None  # by all key groups
+        self._dropped = 0  # late rows
         self._done: set[int] = set()
 
     def run(
@@ -420,7 +414,9 @@ class FunctionPartition(Partition):
         self._groups.save(label_of(key_group), group, stored, clock.data, writes_clock=writes_clock)
         late_rows = group.late_rows - late_rows
         self._metrics.add_times(watermark, clock.newest, self._wall_clock)
-        self._metrics.add(late_rows=late_rows, dropped_rows=late_rows * (self._query.late == "drop"))
+        dropped = late_rows * (self._query.late == "drop")
+        self._dropped += dropped
+        self._metrics.add(late_rows=late_rows, dropped_rows=dropped)
         self._metrics.add_group(stored.manifest)
 
     def _is_first(self, key_group: int) -> bool:
@@ -490,5 +486,20 @@ class FunctionPartition(Partition):
                 "get_metrics_group() must be called in open(), also on the driver, which then knows that the "
                 "function has metrics; move the call there, before any check of TaskContext.get()"
             )
+        if self._dropped:
+            self._warn_of_late_rows()
         counted = self._counted(own, out_of_order_rows=self._runner.rows_ahead.count)
         yield from result_frames(output.table(), counted)
+
+    def _warn_of_late_rows(self) -> None:
+        query, clock = self._query, self._shared
+        assert clock is not None
+        column = "" if query.event_time in (None, TIME) else f" of column {shown_name(query.event_time)!r}"
+        self._mail.tally(
+            "late rows",
+            f"dropped {{}} rows so far that came behind the watermark{column}, which is at "
+            f"{shown_time(clock.watermark)}; give the watermark more delay, or each source a watermark of "
+            'its own (channel=), or have such rows returned (late="emit")',
+            self._dropped,
+        )
+        self._dropped = 0

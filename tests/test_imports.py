@@ -24,8 +24,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 # of a room import each other is left to the room.
 LAYERS = {
     "": [
-        "_arguments _java metrics row time types",
-        "state_ttl timer",
+        "_arguments _private metrics row time types",
+        "_java state_ttl timer",
         "output_tag _values state",
         "_native functions",
         "_states broadcast hashing interval_join tvf watermarks",
@@ -39,7 +39,7 @@ LAYERS = {
     ],
     "spark": [
         "_arrow",
-        "_compat",
+        "_compat _sockets",
         "_slices",
         "_group",
         "_query",

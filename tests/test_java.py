@@ -91,6 +91,23 @@ def test_an_old_java_on_the_path_gives_way_to_the_package(
     assert (tmp_path / "cache" / "timerheap") in home.parents
 
 
+def test_nobody_else_can_change_the_launcher(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        home = java.find_java()
+    finally:
+        os.umask(before)
+    cache = tmp_path / "cache"
+    for path in (cache, cache / "timerheap", home, home / "bin", home / "bin" / "java"):
+        assert not path.stat().st_mode & 0o022
+    for path in (cache / "timerheap", home / "bin", home / "bin" / "java"):
+        path.chmod(0o777)
+        with pytest.raises(RuntimeError, match=f"{path} must be writable by this user alone"):
+            java.find_java()
+        path.chmod(0o755)
+    assert java.find_java() == home
+
+
 @pytest.mark.usefixtures("no_package")
 def test_nothing_found_says_where_it_looked_and_what_to_install() -> None:
     with pytest.raises(RuntimeError) as caught:

@@ -173,6 +173,7 @@ def _fit_for_spark(runtime: _Runtime) -> Path:
     home = cache / "timerheap" / name
     script = _LAUNCHER.format(module=_MODULE, java=shlex.quote(str(runtime.home / "bin" / "java")))
     try:
+        _make_directories(cache, cache / "timerheap", home, home / "bin")
         _write_script(home / "bin" / "java", script)
     except OSError as error:
         raise _Unusable(
@@ -182,11 +183,26 @@ def _fit_for_spark(runtime: _Runtime) -> Path:
     return home
 
 
+def _make_directories(cache: Path, *directories: Path) -> None:
+    """Make directories that nobody else can write to, whatever the umask."""
+    cache.mkdir(0o700, parents=True, exist_ok=True)
+    for directory in directories:
+        directory.mkdir(0o700, exist_ok=True)
+        _check_writers(directory)
+
+
+def _check_writers(path: Path) -> None:
+    """Raise PermissionError if another user than root can change a file or directory."""
+    found = path.lstat()
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+        raise PermissionError(f"{path} must be writable by this user alone: run `chmod go-w`, or remove it")
+
+
 def _write_script(path: Path, text: str) -> None:
     """Write an executable file atomically, since another process may be running `path`."""
     if os.access(path, os.X_OK) and path.read_bytes() == os.fsencode(text):
+        _check_writers(path)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".java-")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import timerheap.spark
+from timerheap.spark._sockets import executor_variable, socket_directory
 
 STORE = "spark.sql.streaming.stateStore.providerClass"
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
@@ -24,6 +25,7 @@ BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 DAEMON = "spark.python.daemon.module"
 ONE_DAEMON = "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"
 SOCKETS = ["spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"]
+SOCKETS += [f"spark.executorEnv.{executor_variable(socket_directory())[0]}"]
 
 
 @pytest.fixture

@@ -202,6 +202,7 @@ def test_another_pyspark_is_an_error() -> None:
 
 
 ON_UNIX_SOCKETS = """
+import os
 import sys
 from pathlib import Path
 from local_spark import start_spark
@@ -219,23 +220,29 @@ class Count(KeyedProcessFunction):
         yield ctx.get_current_key(), self.count.value()
 
 work = Path(sys.argv[1])
+os.umask(0)
 settings = {"spark.python.unix.domain.socket.enabled": True, "spark.sql.shuffle.partitions": 1}
 spark = start_spark(work, 2, settings)
+sockets = Path(spark.conf.get("spark.python.unix.domain.socket.dir"))
+assert sockets.stat().st_mode & 0o777 == 0o700
 write_batches(work / "in", [[{"k": n} for n in range(3000)]] * 2, pa.schema([("k", pa.int64())]))
 df = read_stream(spark, work / "in")
 run(timerheap.spark.process(df, "k", Count(), "k long, n long", max_parallelism=700), work)
 assert sink(spark, work) == sorted(((k, n) for k in range(3000) for n in (1, 2)), key=repr)
+assert len(list(sockets.iterdir())) <= 3  # of the driver and of the daemons
+print(sockets)
 """
 
 
 @pytest.mark.spark
 def test_many_key_groups_on_unix_domain_sockets(tmp_path: Path) -> None:
-    """Their buffers hold some 550 answers, far fewer than those of TCP."""
+    """Their buffers hold some 550 answers, far fewer than those of TCP. Nobody else can connect to them."""
     support = str(Path(__file__).parent.parent / "support")
     path = os.pathsep.join([support, *filter(None, [os.environ.get("PYTHONPATH")])])
-    subprocess.run(
+    sockets = subprocess.check_output(
         [sys.executable, "-c", ON_UNIX_SOCKETS, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": path},
-        check=True,
+        text=True,
         timeout=180,
     )
+    assert not os.path.exists(sockets.split()[-1])

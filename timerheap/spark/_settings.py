@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timerheap.spark._compat import on_connect
 from timerheap.spark._query import FrameSettings
+from timerheap.spark._sockets import executor_variable, socket_directory
 
 _log = logging.getLogger("timerheap")
 
@@ -67,8 +68,11 @@ def settings() -> dict[str, str]:
         - ``spark.python.unix.domain.socket.enabled``, true: over TCP a small micro-batch often waits 40 ms
           for each stage, until the worker's side has acknowledged the first part of what Spark sends. Not on
           Windows.
-        - ``spark.python.unix.domain.socket.dir``, /tmp: the path of a socket is limited to about 100 bytes,
-          and the temporary directory of a container on YARN is longer.
+        - ``spark.python.unix.domain.socket.dir``, a new directory in /tmp that only this user can use, since
+          these sockets ask for no secret. It is removed when this process ends. If it cannot be made, a
+          warning says so, and Spark uses TCP.
+        - ``spark.executorEnv.timerheap_...``, a dot: with it, executors understand the name of the directory
+          as /tmp, since it is on the driver only. The daemon makes one of its own on each executor.
 
     See Also
     --------
@@ -95,10 +99,24 @@ def settings() -> dict[str, str]:
         _DAEMON: "timerheap.spark.daemon",
         _ONE_DAEMON: "1",
     }
-    if hasattr(socket, "AF_UNIX"):
-        ours |= {_SOCKETS: "true", _SOCKET_FILES: "/tmp"}
-    chosen = _chosen(ours)
+    names = [*ours, _SOCKETS, _SOCKET_FILES]
+    chosen = _chosen(names)
+    if hasattr(socket, "AF_UNIX") and not chosen.issuperset((_SOCKETS, _SOCKET_FILES)):
+        ours |= _sockets(_SOCKET_FILES in chosen)
     return {name: value for name, value in ours.items() if name not in chosen}
+
+
+def _sockets(have_directory: bool) -> dict[str, str]:
+    """Return the settings for Unix sockets, in a directory that this makes unless they have one."""
+    if have_directory:
+        return {_SOCKETS: "true"}
+    try:
+        directory = socket_directory()
+    except OSError as e:
+        _log.warning("Spark uses TCP rather than Unix sockets, since no private directory can be made: %s", e)
+        return {}
+    name, value = executor_variable(directory)
+    return {_SOCKETS: "true", _SOCKET_FILES: directory, f"spark.executorEnv.{name}": value}
 
 
 def _chosen(names: Iterable[str]) -> set[str]:

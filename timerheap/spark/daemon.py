@@ -18,6 +18,8 @@ import sys
 from importlib import import_module
 from zipimport import zipimporter
 
+from timerheap.spark._sockets import protect_daemon
+
 MODULES = (
     "numpy.random",
     "pandas",
@@ -67,6 +69,7 @@ def threads() -> int:
 
 
 if __name__ == "__main__":
+    protect_daemon()
     if sys.platform == "linux":
         prepare()
         if threads() > 1:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from pyspark import __version__
@@ -69,6 +72,7 @@ class SparkStore:
         client._receive_proto_message = self._answer
         self._handle = handle
         self._chunks = handle.getMapState(*CHUNKS)
+        _remove_path(client)
 
     def _answer(self) -> tuple[int, str, bytes]:
         """Return the answer to a call that has been sent, or for one that does not wait, that it succeeds."""
@@ -186,3 +190,16 @@ class SparkStore:
         if self._label is not None:
             self._manifests.pop(self._label, None)
         self.write(MANIFEST, 0, manifest.to_bytes())
+
+
+def _remove_path(client: Any) -> None:
+    """Remove the path of a Unix socket that Spark has made for this connection alone.
+
+    Then nobody else finds it, and it is not left behind by an executor that is killed.
+    """
+    connection = getattr(client, "_client_socket", None)
+    if isinstance(connection, socket.socket):
+        with suppress(OSError):
+            path = connection.getpeername()
+            if path and isinstance(path, str):
+                os.unlink(path)

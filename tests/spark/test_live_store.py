@@ -422,6 +422,18 @@ def test_the_files_of_dead_executors_are_removed_and_those_of_others_stay(
     assert contents(store(alive).take(GROUP, T1)) == "text"
 
 
+def test_the_executors_of_other_standalone_workers_are_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_file, "_LOOK", 0.0)
+    folders = [tmp_path / f"spark-{n}" / f"executor-{n}" / f"blockmgr-{n}" for n in range(2)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    executor(folders[0], lambda: put(folders[0], T1, "text"))
+    store(folders[1])
+    assert list(folders[0].iterdir()) == []
+
+
 @pytest.mark.parametrize("owner", ["elsewhere-1-1", "", "-", "a-b-c-d"])
 def test_an_executor_that_may_be_alive_keeps_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str

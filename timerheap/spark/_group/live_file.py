@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from glob import escape, iglob
 from urllib.parse import quote
 
 import numpy as np
@@ -430,7 +431,7 @@ def _rounded(nbytes: int, unit: int) -> int:
 
 _NAME = re.compile(r"([0-9a-f]{8,64})\.([0-9a-f]{8,64})(\.taken)?")
 _IDLE, _LEFT, _LOOK = 3600.0, 86400.0, 60.0  # seconds
-_LOCAL = "blockmgr-"  # Spark's name of a local directory of an executor
+_LOCAL = "blockmgr-*"  # Spark's names of the local directories of executors
 _HOME, _OWNER = "timerheap", "owner"
 _GONE = math.inf
 
@@ -607,16 +608,17 @@ def _started(pid: int) -> str:
 _looked: dict[str, float] = {}
 
 
-def _remove_dead_neighbours(home: str) -> None:
-    """Remove the files of the dead executors whose local directories are next to that of `home`."""
-    mine = os.path.dirname(home)
-    around, now = os.path.dirname(mine), time.monotonic()
+def _remove_dead_neighbours(mine: str) -> None:
+    """Remove the files of the dead executors whose local directories are next to that of `mine`."""
+    around, now = os.path.dirname(os.path.dirname(mine)), time.monotonic()
     if now < _looked.get(around, -math.inf) + _LOOK:
         return
     _looked[around] = now
-    for entry in _entries(around):
-        home = os.path.join(entry.path, _HOME)
-        if entry.path == mine or not entry.name.startswith(_LOCAL) or not is_private(home):
+    within = escape(around)
+    if os.path.basename(around).startswith("executor-"):  # of a standalone worker, in a directory of its own
+        within = os.path.join(escape(os.path.dirname(os.path.dirname(around))), "*", "executor-*")
+    for home in iglob(os.path.join(within, _LOCAL, _HOME)):
+        if home == mine or not is_private(home):
             continue
         with suppress(OSError):  # it has no owner yet, or a worker that has survived it has a file
             if _is_dead(os.readlink(os.path.join(home, _OWNER))):

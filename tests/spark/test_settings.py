@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -126,6 +127,22 @@ IMPORTS = """
 """
 
 
+# As a worker does with the files of addPyFile.
+SHIPPED = """
+        import importlib, json
+        sys.path[1:1] = [os.environ["SHIPPED"], os.environ["SHIPPED"] + "/more.zip"]
+        importlib.invalidate_caches()
+        import csv, dateutil, dateutil.tz, numpy, pandas, pytz
+        print(json.dumps([module.__file__ for module in (csv, dateutil, dateutil.tz, pytz, json, numpy)]))
+        sys.stdout.flush()
+        assert pandas.Timestamp("2024-05-01 12:00", tz="Europe/Berlin").utcoffset().seconds == 7200
+        first = dateutil
+        importlib.invalidate_caches()
+        import dateutil
+        assert dateutil is first
+"""
+
+
 def in_forks(work: str, cpus: int, **environment: str) -> list[str]:
     """What a daemon with `cpus` for a task prints: its threads, and a line for each of two forks."""
     program = IN_FORKS.format(work=work.strip())
@@ -153,6 +170,21 @@ def test_no_worker_reads_the_directory_of_an_archive_that_it_does_not_use(tmp_pa
         opened.writestr("zipped.py", "")
     _, *found, _ = in_forks(IMPORTS, 1, PYTHONPATH=str(archive))
     assert found == 2 * [f"{archive}/zipped.py"]
+
+
+def test_shipped_files_come_before_the_modules_of_the_daemon(tmp_path: Path) -> None:
+    (tmp_path / "dateutil").mkdir()
+    for name in ("dateutil/__init__", "dateutil/tz", "json", "csv", "numpy"):
+        (tmp_path / f"{name}.py").touch()
+    with ZipFile(tmp_path / "more.zip", "w") as opened:
+        opened.writestr("pytz/__init__.py", "")
+        opened.writestr("dateutil/__init__.py", "")
+    _, *found, _ = in_forks(SHIPPED, 1, SHIPPED=str(tmp_path))
+    shipped = [f"{tmp_path}/{name}.py" for name in ("csv", "dateutil/__init__", "dateutil/tz")]
+    for files in map(json.loads, found):
+        assert files[:4] == [*shipped, f"{tmp_path}/more.zip/pytz/__init__.py"]
+        # Spark's own daemon has imported the one too, and nobody can ship the other.
+        assert all(str(tmp_path) not in file for file in files[4:])
 
 
 @pytest.mark.parametrize(("starts", "module"), [("", "timerheap.spark.daemon"), ("thread", "pyspark.daemon")])

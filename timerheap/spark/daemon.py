@@ -8,6 +8,9 @@ A library that is imported before a fork must not have started threads, which th
 OpenBLAS has some if ``spark.task.cpus`` is more than 1, ends them before a fork, and starts them in the
 worker when it needs them. PyArrow starts its threads when it needs them, but for one of jemalloc's, which is
 switched off. If there are any others, Spark's own daemon is run instead.
+
+A module of a file that ``addPyFile`` ships comes before one that the daemon has imported, unless the package
+of the latter has compiled modules, which a process can import once. Python files cannot replace these either.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ import gc
 import os
 import sys
 from importlib import import_module
+from importlib.machinery import ExtensionFileLoader, PathFinder
+from itertools import takewhile
+from types import ModuleType
 from zipimport import zipimporter
 
 from timerheap.spark._sockets import protect_daemon
@@ -41,8 +47,12 @@ def prepare() -> None:
     """Import the modules of workers; afterwards forks share them."""
     before = os.environ.get(_JEMALLOC)
     os.environ[_JEMALLOC] = ",".join(filter(None, [before, "background_thread:false"]))
+    for name in ("pyspark.daemon", "pyspark.worker"):  # what workers of Spark's own daemon have, too
+        import_module(name)
+    common = set(sys.modules)
     for name in MODULES:
         import_module(name)
+    sys.meta_path.append(_ShippedFirst(common))
     if before is None:
         del os.environ[_JEMALLOC]
     else:
@@ -57,6 +67,40 @@ def prepare() -> None:
             del sys.path_importer_cache[path]
     gc.collect()
     gc.freeze()  # a worker that collects garbage would write to all shared memory
+
+
+class _ShippedFirst:
+    """Drops modules of the daemon which Spark has shipped in files for this worker.
+
+    Spark inserts the files into the path of modules and then has all importers invalidate their caches. This
+    is an importer that finds nothing.
+    """
+
+    def __init__(self, common: set[str]) -> None:
+        """Remember the packages that have been imported since, without those that have compiled modules."""
+        compiled = {_package(name) for name, module in sys.modules.items() if _is_compiled(module)}
+        self._packages = {_package(name) for name in sys.modules} - common - compiled
+        self._path = set(sys.path)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        pass
+
+    def invalidate_caches(self) -> None:
+        files = [*takewhile(lambda entry: entry not in self._path, sys.path[1:])]
+        self._path.update(files)
+        for package in self._packages if files else ():
+            shipped = PathFinder.find_spec(package, files)
+            if shipped is not None and shipped.loader is not None:
+                for name in [name for name in sys.modules if _package(name) == package]:
+                    del sys.modules[name]
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _is_compiled(module: ModuleType) -> bool:
+    return isinstance(getattr(module, "__loader__", None), ExtensionFileLoader)
 
 
 def threads() -> int:

@@ -430,7 +430,7 @@ def _rounded(nbytes: int, unit: int) -> int:
 
 
 _NAME = re.compile(r"([0-9a-f]{8,64})\.([0-9a-f]{8,64})(\.taken)?")
-_IDLE, _LEFT, _LOOK = 3600.0, 86400.0, 60.0  # seconds
+_IDLE, _LEFT, _LOOK = 3600.0, 86400.0, 5.0  # seconds
 _LOCAL = "blockmgr-*"  # Spark's names of the local directories of executors
 _HOME, _OWNER = "timerheap", "owner"
 _GONE = math.inf

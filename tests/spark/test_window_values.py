@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import streams
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import timerheap.spark
+from timerheap import WatermarkStrategy
 
 pytestmark = pytest.mark.spark
 
@@ -97,3 +100,42 @@ def test_a_top_n_keeps_windows_apart_where_clocks_go_forward(spark: SparkSession
     found = timerheap.spark.sql(spark, top, time_zone="America/New_York")
     assert streams.rows(found) == streams.rows(wanted)
     assert len(streams.rows(found.select("window_end").distinct())) == 4
+
+
+ROWS = "FROM TABLE(TUMBLE(TABLE timed, DESCRIPTOR(ts), INTERVAL '1' HOUR))"
+NULL_TIMES = {
+    "rows": f"SELECT v {ROWS} WHERE {{where}}",
+    "ranks": "SELECT v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY v) "
+    f"AS n {ROWS} WHERE {{where}}) WHERE n < 3",
+    "aggregates": f"SELECT SUM(v) {ROWS} WHERE {{where}} GROUP BY window_start, window_end",
+    "over": "SELECT SUM(v) OVER (ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) FROM timed "
+    "WHERE {where}",
+}
+
+
+@pytest.mark.parametrize(("name", "streaming"), [*((name, False) for name in NULL_TIMES), ("ranks", True)])
+def test_a_null_time_is_an_error_unless_where_drops_the_row(
+    name: str, streaming: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
+    rows = [{"ts": START.replace(tzinfo=dt.UTC), "v": 1}, {"ts": None, "v": 2}]
+    end = {"ts": START.replace(year=2025, tzinfo=dt.UTC), "v": 0}
+    streams.write_batches(tmp_path / "input", [[*rows, end]], schema)
+    df = (
+        streams.read_stream(spark, tmp_path / "input")
+        if streaming
+        else spark.read.parquet(str(tmp_path / "input"))
+    )
+    df.createOrReplaceTempView("timed")
+
+    def values(where: str) -> list[Any]:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(0).with_max_ahead("1 day")
+        text = NULL_TIMES[name].format(where=where)
+        result = timerheap.spark.sql(spark, text, strategy, max_parallelism=1)
+        if not streaming:
+            return streams.rows(result)
+        return [row for rows in streams.batches(result, tmp_path / where) for row in rows]
+
+    assert (1,) in values("ts IS NOT NULL")
+    with pytest.raises(Exception, match=r"time must not be null, got .* with null in column 'ts'"):
+        values("v < 3")

@@ -164,7 +164,7 @@ def sql(
     options = {"time_zone": zone, "channel": channel, "max_parallelism": max_parallelism}
     given = {name: value for name, value in options.items() if value is not None}
     found = _Planner(spark, watermark, processing_time, given).relation(parsed(query))
-    df = found.df.where(quoted(KEPT)) if KEPT in found.df.columns else found.df
+    df = found.timed.where(quoted(KEPT)) if KEPT in found.df.columns else found.df
     return df.select(*map(quoted, _visible(df)))
 
 
@@ -189,6 +189,18 @@ class _Relation:
     df: DataFrame
     clocks: tuple[_Clock, ...]
     ended: bool
+
+    @property
+    def timed(self) -> DataFrame:
+        """The rows, with an error for one that is kept and has no time, and so no window."""
+        if self.ended:
+            return self.df
+        time = self.clocks[0].time
+        null = f"time must not be null, got a row with null in column {time!r}; filter such rows out (WHERE "
+        null += f"{time} IS NOT NULL), or fill in a value"
+        has_time = quoted(WINDOW[0]).isNotNull() | F.raise_error(F.lit(null)).cast("boolean")
+        kept = F.when(quoted(KEPT), has_time).otherwise(False)
+        return self.df.withColumn(KEPT, kept) if self.df.isStreaming else self.df.where(kept)
 
     @property
     def ends(self) -> Column:
@@ -255,9 +267,7 @@ class _Planner:
         source = _WINDOWS[function](df, time, watermark=strategy, **lengths, **self._options)._source
         rows = source.df
         if time is not None:
-            null = f"time: a row has null in column {time!r}; filter such rows out (WHERE {time} IS NOT NULL)"
-            seen = F.coalesce(quoted(time), F.raise_error(F.lit(null)))
-            rows = marked(Input(rows, time, source.strategy, source.channel)).withColumn(SEEN, seen)
+            rows = marked(Input(rows, time, source.strategy, source.channel)).withColumn(SEEN, quoted(time))
         return source, _Clock(".".join(node.table), time, source, rows)
 
     def _windowing(self, node: Windowing) -> _Relation:
@@ -270,7 +280,7 @@ class _Planner:
         assigner = source.assigner
         assert isinstance(assigner, SliceAssigner)
         bounds = _bounds(source.df, source.time, assigner)
-        rows = clock.rows.withColumn(KEPT, F.lit(True)).select("*", F.inline(bounds).alias(*WINDOW))
+        rows = clock.rows.withColumn(KEPT, F.lit(True)).select("*", F.inline_outer(bounds).alias(*WINDOW))
         named = {name: quoted(there) for name, there in zip(WINDOW_COLUMNS, WINDOW, strict=True)}
         return _Relation(rows.withColumns(named), (clock,), ended=False)
 
@@ -323,9 +333,10 @@ class _Planner:
             work = FirstOfKey(names, node.name)
             return self._processed(work, df, node.keys, names, result, (clock,), time=clock.time)
         found = self.relation(node.source)
-        names = [*_visible(found.df), *WINDOW]
+        df = found.timed
+        names = [*_visible(df), *WINDOW]
         order = {f"{_ORDER}{at}": one for at, one in enumerate(node.order)}
-        added = {name: kept_only(found.df, F.expr(one.text)) for name, one in order.items()}
+        added = {name: kept_only(df, F.expr(one.text)) for name, one in order.items()}
         arrival: list[RankOrder] = []
         if not found.ended and node.function == "row_number":
             by, *others = node.order
@@ -333,7 +344,7 @@ class _Planner:
             arrival = [RankOrder(name, keeps_last, nulls_first=False) for name in ARRIVAL]
         ranked = tuple(RankOrder(name, one.descending, one.nulls_first) for name, one in order.items())
         ranking = Ranking(node.function, node.name, ranked, tuple(arrival), node.limit)
-        df = found.df.withColumns(added)
+        df = df.withColumns(added)
         result = [*(df.schema[name] for name in names), StructField(node.name, LongType(), False)]
         first = FirstRows(ranking, names)
         return self._processed(
@@ -375,14 +386,14 @@ class _Planner:
         keys = [f"{KEY}{at}" for at in range(len(node.keys))]
         rows = []
         for number, side in enumerate(sides):
-            texts = [texts[number] for *texts, _ in node.keys]
-            by = {name: kept_only(side.df, F.expr(one)) for name, one in zip(keys, texts, strict=True)}
-            content = F.struct(*map(quoted, _visible(side.df))).alias(SIDES[number])
-            marks = [quoted(mark) for mark in _hidden(side.df)]
+            df, texts = side.timed, [texts[number] for *texts, _ in node.keys]
+            by = {name: kept_only(df, F.expr(one)) for name, one in zip(keys, texts, strict=True)}
+            content = F.struct(*map(quoted, _visible(df))).alias(SIDES[number])
+            marks = [quoted(mark) for mark in _hidden(df)]
             if len(clocks) == 2:
                 marks.append(F.lit(clocks.index(side.clocks[0])).cast("tinyint").alias(INPUT))
             columns = [column.alias(key) for key, column in by.items()]
-            rows.append(side.df.select(*columns, content, *marks, side.ends.alias(ENDS)))
+            rows.append(df.select(*columns, content, *marks, side.ends.alias(ENDS)))
         if streaming and not ended:  # also event times without results advance the watermark
             seen = {(side.clocks[0].table, side.clocks[0].time) for side in sides if not side.ended}
             for number, clock in enumerate(clocks):
@@ -457,8 +468,8 @@ class _Planner:
             return clock.rows.drop(SEEN), clock
         if source.time is None:  # there is no watermark to advance
             return clock.rows.where(F.expr(node.where)), clock
-        kept = F.coalesce(F.expr(node.where), F.lit(False))
-        return clock.rows.drop(SEEN).withColumn(KEPT, kept), clock
+        kept, timed = F.coalesce(F.expr(node.where), F.lit(False)), quoted(source.time).isNotNull()
+        return clock.rows.drop(SEEN).withColumn(KEPT, kept).where(quoted(KEPT) | timed), clock
 
     def _over(self, node: Over) -> _Relation:
         df, clock = self._table(node)

@@ -75,7 +75,7 @@ def marked(input: Input, *others: Input) -> DataFrame:
         if input.strategy.max_ahead is not None and input.event_time is not None:
             millis = _millis(named_column(df, "event_time", input.event_time), input.event_time)
             now = F.unix_millis(F.current_timestamp())  # the micro-batch's time, the same in every attempt
-            marks[AHEAD] = millis > now + F.lit(input.strategy.max_ahead)
+            marks[AHEAD] = F.coalesce(millis > now + F.lit(input.strategy.max_ahead), F.lit(False))
     return with_columns(df, marks)
 
 

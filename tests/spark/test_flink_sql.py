@@ -22,6 +22,9 @@ FIRST = (
     "SELECT * FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts) AS n FROM t) AS t WHERE n = 1"
 )
 TOP = f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER ({BY} ORDER BY v) AS n {FROM}) WHERE n <= 3"
+NAMED = (
+    f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER w AS n {FROM} WINDOW w AS ({BY} ORDER BY v)) WHERE n <= 3"
+)
 
 
 def test_a_query_is_parsed() -> None:
@@ -213,6 +216,10 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
     assert rank.order == (Order("v", True, False), Order("v", False, True))
 
 
+def test_the_window_of_a_rank_may_have_a_name() -> None:
+    assert parsed(NAMED) == parsed(TOP)
+
+
 MOST = (
     "SELECT A.k, A.n FROM (SELECT k, COUNT(*) AS n, window_start AS s, window_end AS e "
     f"{FROM} {GROUP}, k) AS A "
@@ -272,7 +279,7 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         ),
         (
             f"SELECT COUNT(*) {FROM}",
-            r"SELECT with COUNT\(\*\) is not supported; aggregate in",
+            r"SELECT with COUNT\(\*\) is not supported; add GROUP BY window_start, window_end$",
         ),
         (f"SELECT * {FROM} {GROUP}", r"SELECT \* is not supported; list the columns"),
         (f"SELECT COUNT(*) {FROM} GROUP BY window_start, k", "GROUP BY must have .*; window_end is missing"),
@@ -354,7 +361,7 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         (JOIN.replace("L.v", "COUNT(*)") + " GROUP BY L.window_start, L.window_end", "GROUP BY of a JOIN"),
         (
             f"SELECT * {FROM} AS L WHERE L.k IN (SELECT k {FROM} AS R WHERE L.window_start = R.window_start)",
-            "a JOIN without windows",
+            "IN or EXISTS without windows .* L.window_end = R.window_end",
         ),
         (
             f"SELECT * {FROM} AS L WHERE L.k IN (SELECT k, v {FROM} AS R WHERE L.window_end = R.window_end)",
@@ -362,7 +369,7 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         ),
         (
             f"SELECT * {FROM} AS L WHERE L.k > (SELECT k {FROM} AS R WHERE L.window_start = R.window_start)",
-            r"WHERE k > .* is not supported; use x \[NOT\] IN",
+            r"WHERE L.k > .* is not supported; use x \[NOT\] IN",
         ),
         (
             f"SELECT k FROM (SELECT k {FROM} {GROUP}, k) {GROUP}",
@@ -384,8 +391,14 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         (f"SELECT COUNT(k, v) {FROM} {GROUP}", "aggregates take one argument"),
         (f"SELECT SUM(COUNT(v)) {FROM} {GROUP}", "aggregates cannot be nested"),
         (f"SELECT SUM(v) OVER () {FROM} {GROUP}", r"SUM\(v\) OVER \(\) of windows or groups is not supp"),
-        (LAST.replace("ROWS BETWEEN 2 PRECEDING AND CURRENT ROW", ""), "without a frame, which is then UNB"),
-        (LAST.replace("2 PRECEDING", "UNBOUNDED PRECEDING"), r"with an UNBOUNDED frame .* use process\(\)"),
+        (
+            LAST.replace("ROWS BETWEEN 2 PRECEDING AND CURRENT ROW", ""),
+            r"without a frame \(which is then UNB",
+        ),
+        (
+            LAST.replace("2 PRECEDING", "UNBOUNDED PRECEDING"),
+            r"with an UNBOUNDED frame .*\.process\(\) with a",
+        ),
         (LAST.replace("2 PRECEDING", "CURRENT ROW"), "a frame that is not from n PRECEDING to CURRENT ROW"),
         (
             LAST.replace("CURRENT ROW", "1 FOLLOWING"),
@@ -400,18 +413,54 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
             LAST.replace("SUM(v)", "MY(v)"),
             r"MY\(v\) OVER .* \(OVER\) is not supported; aggregates are, and",
         ),
-        (LAST.replace(" FROM", ", COUNT(*) OVER (ORDER BY ts) FROM"), "beside another OVER window"),
+        (LAST.replace(" FROM", ", COUNT(*) OVER (ORDER BY ts) FROM"), "beside a different OVER window"),
         (TOP.replace(FROM, "FROM t"), "a Top-N of all rows, whose result changes"),
         (FIRST.replace("ts)", "ts DESC)"), "a Top-N or the last of all rows: its result changes"),
         (FIRST.replace("= 1", "<= 2"), "a Top-N of all rows, whose result changes, is not supported"),
         (FIRST.replace("WHERE n = 1", ""), "without exactly one limit of n"),
-        (FIRST.replace("ROW_NUMBER", "RANK"), "a query of t without windows"),
+        (FIRST.replace("ROW_NUMBER", "RANK"), r"RANK\(\) OVER .* \(a Top-N of all rows, not of windows"),
         (FIRST.replace("FROM t", FROM), "a Top-N of all rows, not of windows"),
         (f"SELECT * {FROM.replace('TUMBLE', 'SESSION')}", "a SELECT of the rows of SESSION is not supported"),
         (
             "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS x PATTERN (A B) "
             "DEFINE A AS A.v > 1)",
             "MATCH_RECOGNIZE is not supported; write the pattern as a function",
+        ),
+        (f"SELECT * EXCEPT (k) {FROM}", r"\* EXCEPT is not supported; list the columns"),
+        (f"SELECT k {FROM} SORT BY k", "SORT BY k is not supported; write it in Spark"),
+        (f"SELECT COUNT(*) {FROM} GROUP BY ALL", "GROUP BY ALL is not supported; list the columns"),
+        (
+            f"SELECT COUNT(*) {FROM} GROUP BY Window_Start, window_end",
+            "window_start is missing in GROUP BY Window_Start, window_end, where names are case-sensitive",
+        ),
+        (f"SELECT to_char(ts, 'x') {FROM}", r"to_char\(ts, 'x'\) is not supported; compute it in a view"),
+        (f"SELECT CAST(w.x AS TIME) {FROM} AS w", r"CAST\(w.x AS TIME\) is not supported"),
+        (f"SELECT k, (SELECT MAX(v) FROM u) {FROM} {GROUP}, k", r"\(SELECT MAX\(v\) FROM u\) in this place"),
+        (
+            f"SELECT hop_end(ts, 5) {FROM} {GROUP}",
+            r"hop_end\(ts, 5\) with a window table function is not supported; write window_start",
+        ),
+        (JOIN.replace("L.k =", "k ="), "the condition k = R.k of a JOIN is not supported; write the name of"),
+        (JOIN.replace("L.k =", "ARRAY_SLICE(L.k, 1, 2) ="), r"ARRAY_SLICE\(L.k, 1, 2\) is not"),
+        (JOIN.replace("ON L.k = R.k AND", "USING (k)").partition("(k)")[0] + "(k)", "USING is not supported"),
+        (JOIN.replace("L.v", "SUM(L.v)"), r"SELECT with SUM\(L.v\) is not supported; add GROUP BY"),
+        (
+            f"SELECT * {FROM} AS L WHERE L.k IN (SELECT k {FROM} AS R {GROUP}, k)",
+            r"GROUP BY in IN or EXISTS is not supported; nest it",
+        ),
+        (f"SELECT k {FROM} WHERE k IN (SELECT k FROM u)", "IN or EXISTS without windows"),
+        (
+            "SELECT 1 FROM t GROUP BY TUMBLE(ts, INTERVAL '1' DAY), TUMBLE(ts, INTERVAL '2' DAY)",
+            r"GROUP BY TUMBLE\(.*'1' DAY\), TUMBLE\(.*'2' DAY\) is not supported; write one window",
+        ),
+        (
+            f"SELECT ROW_NUMBER() OVER w AS n {FROM} WINDOW u AS ({BY} ORDER BY v)",
+            r"ROW_NUMBER\(\) OVER w is not supported; define it: WINDOW w AS",
+        ),
+        (TOP.replace("ORDER BY v", "ORDER BY v ROWS 2 PRECEDING"), "a frame of a rank is not supported"),
+        (
+            LAST.replace("SUM", "LAG"),
+            r"LAG\(v\) is not supported; aggregates are .* use timerheap.spark.process\(\) with a state",
         ),
         ("SELECT * FROM t, LATERAL TABLE(f(t.x)) AS u (y)", "LATERAL in FROM is not supported"),
         ("SELECT * FROM t CROSS JOIN UNNEST(t.x) AS u (y)", "UNNEST in FROM is not supported"),
@@ -526,7 +575,7 @@ def test_an_unsupported_query_raises_and_names_the_feature(query: str, message: 
             "SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)",
             r"partitioned by \(k\) and grouped by \(\) is not supported",
         ),
-        ("TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)", "the argument PARTITION_BY"),
+        ("TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)", "the argument PARTITION BY"),
         ("TUMBLE((SELECT 1), DESCRIPTOR(ts), INTERVAL '1' DAY)", r"DATA \(SELECT 1\) is not supported"),
         ("TUMBLE(TABLE t, ts, INTERVAL '1' DAY)", r"TIMECOL ts is not supported; write DESCRIPTOR\(ts\)"),
         ("TUMBLE(TABLE t, DESCRIPTOR(a, b), INTERVAL '1' DAY)", "write DESCRIPTOR with one column"),

@@ -321,7 +321,11 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
     ("query", "options", "message"),
     [
         (COUNTS, {}, "watermark must be a WatermarkStrategy for the streaming table stream, got None"),
-        (COUNTS, {"watermark": {"other": STRATEGY}}, "watermark must be .* for the streaming table stream"),
+        (
+            COUNTS,
+            {"watermark": {"other": STRATEGY}},
+            r"watermark must be .* for the streaming table stream, got one for \['other'\]",
+        ),
         (COUNTS, {"watermark": 5}, "watermark must be a WatermarkStrategy, got 5"),
         (
             COUNTS.replace("ts", "nope"),

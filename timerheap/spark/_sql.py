@@ -728,10 +728,11 @@ def _time(
     if strategy is None:
         delay = spark_delay(df, time)
         if delay is None and df.isStreaming:
+            given = f"one for {list(watermark)}" if isinstance(watermark, Mapping) else "None"
             raise TypeError(
-                f"watermark must be a WatermarkStrategy for the streaming table {table}, got None; pass one "
-                f"such as WatermarkStrategy.for_bounded_out_of_orderness(5_000), or \"{time} - INTERVAL '5' "
-                "SECOND\", like Flink's WATERMARK FOR"
+                f"watermark must be a WatermarkStrategy for the streaming table {table}, got {given}; pass "
+                "one such as WatermarkStrategy.for_bounded_out_of_orderness(5_000), or "
+                f"\"{time} - INTERVAL '5' SECOND\", like Flink's WATERMARK FOR"
             )
         strategy = _behind(delay or 0)
     return time, strategy

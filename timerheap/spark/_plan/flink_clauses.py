@@ -7,55 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, combinations, product
-from typing import NoReturn
 
 from sqlglot import exp
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import ErrorLevel, UnsupportedError
 
+from timerheap.spark._plan.flink_text import expect_only, refuse, text_of, written
 from timerheap.spark._worker.window_runner import GROUPING_SET
 
 BOUNDS = ("window_start", "window_end", "window_time")
-
-_INSTEAD = {
-    "distinct": ("SELECT DISTINCT", "a group has one row; use distinct() on the result of a batch"),
-    "hint": ("a hint", "leave it out"),
-    "joins": ("JOIN", "join DataFrames in Spark, before the windows or after them"),
-    "laterals": ("LATERAL", "write the same in Spark, as a view"),
-    "limit": ("LIMIT", "use limit() on the result of a batch"),
-    "offset": ("OFFSET", "use offset() on the result of a batch"),
-    "order": ("ORDER BY", "use orderBy() on the result of a batch; a stream returns windows as they end"),
-    "pivots": ("PIVOT", "use pivot() on the result of a batch"),
-    "sample": ("TABLESAMPLE", "make a view with sample()"),
-    "version": ("FOR SYSTEM_TIME AS OF", "join the versions in Spark and make a view of the result"),
-}
-
-
-def refuse(what: str, instead: str) -> NoReturn:
-    """Raise a ValueError that names the unsupported feature and an alternative."""
-    raise ValueError(f"query: {what} is not supported; {instead}")
-
-
-def text_of(node: exp.Expr) -> str:
-    """Return a node in Spark's SQL; raise if Spark has no such function, argument or type."""
-    if node.find(exp.ArraySlice) or any(type_.is_type("time") for type_ in node.find_all(exp.DataType)):
-        _refuse_expression(node)  # sqlglot would write SLICE with a length, and TIMESTAMP
-    try:
-        return node.sql(dialect=Spark, comments=False, unsupported_level=ErrorLevel.RAISE)
-    except UnsupportedError:
-        _refuse_expression(node)
-
-
-def _refuse_expression(node: exp.Expr) -> NoReturn:
-    refuse(node.sql(), "compute it in a view of the table, in Spark's SQL")
-
-
-def expect_only(node: exp.Expr, read: set[str]) -> None:
-    """Raise for a clause of a node that is not in `read`."""
-    for name, value in node.args.items():
-        clause = name.removesuffix("_")
-        if value and clause not in read:
-            refuse(*_INSTEAD.get(clause, (clause.upper().replace("_", " "), "leave it out")))
 
 
 def parts_of(node: exp.Expr) -> list[exp.Expr]:
@@ -68,7 +26,7 @@ def parts_of(node: exp.Expr) -> list[exp.Expr]:
 def name_of(node: exp.Expr, clause: str) -> str:
     """Return the name of a column; raise for any other node."""
     if not isinstance(node, exp.Column) or node.table:
-        refuse(f"{clause} {text_of(node)}", "use columns of the table; make a view that has it as a column")
+        refuse(f"{clause} {written(node)}", "use columns of the table; make a view that has it as a column")
     return node.name
 
 
@@ -103,7 +61,7 @@ def grouping_sets(group: exp.Expr, bounds: Mapping[str, str]) -> list[Keys]:
         if not all(bound in [bounds.get(name) for name in names] for names in sets):
             raise ValueError(
                 f"query: GROUP BY must have window_start and window_end, in or beside each grouping set; "
-                f"{bound} is missing"
+                f"{bound} is missing in {written(group).strip()}, where names are case-sensitive"
             )
     return [tuple(name for name in names if name not in bounds) for names in sets]
 
@@ -132,9 +90,9 @@ def grouping_value(node: exp.Grouping | exp.GroupingId, sets: list[Keys]) -> exp
     keys = list(dict.fromkeys(chain.from_iterable(sets)))
     for name in names:
         if name not in keys:
-            refuse(text_of(node), f"use columns of GROUP BY: {', '.join(keys) or 'none'}")
+            refuse(written(node), f"use columns of GROUP BY: {', '.join(keys) or 'none'}")
     if not names or (isinstance(node, exp.Grouping) and len(names) > 1):
-        refuse(text_of(node), "write GROUPING(k) or GROUPING_ID(k, ...) with columns of GROUP BY")
+        refuse(written(node), "write GROUPING(k) or GROUPING_ID(k, ...) with columns of GROUP BY")
     values = [sum((name not in keys) << at for at, name in enumerate(reversed(names))) for keys in sets]
     if len(sets) == 1:
         return exp.cast(exp.Literal.number(values[0]), "bigint")
@@ -178,9 +136,9 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
 }
 _KNOWN = (
     "COUNT, COUNT(DISTINCT), SUM, AVG, MIN, MAX, STDDEV_SAMP, STDDEV_POP, VAR_SAMP, VAR_POP and "
-    "APPROX_COUNT_DISTINCT; for your own function use timerheap.spark.aggregate(...) with "
-    "tumble(), hop() or cumulate()"
+    "APPROX_COUNT_DISTINCT"
 )
+_OTHERWISE = "for your own function use timerheap.spark.aggregate(...) with tumble(), hop() or cumulate()"
 
 
 @dataclass(frozen=True)
@@ -207,9 +165,10 @@ def window_arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
         elif free:
             name, value = free[0], argument
         else:
-            refuse(f"the argument {text_of(argument)}", takes)
+            refuse(f"the argument {written(argument)}", takes)
         if name in given or name not in (*needed, more):
-            refuse(f"the argument {name}" + (", given twice," if name in given else ""), takes)
+            shown = name.replace("_", " ") + ", given twice," * (name in given)
+            refuse(f"the argument {shown}", takes)
         given[name] = value
         free = [one for one in free if one != name]
     missing = [name for name in needed if name not in given]
@@ -220,14 +179,14 @@ def window_arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
 
 def descriptor(node: exp.Expr) -> str:
     if not (isinstance(node, exp.Anonymous) and node.name.upper() == "DESCRIPTOR" and node.expressions):
-        refuse(f"TIMECOL {text_of(node)}", "write DESCRIPTOR(ts) with the time column")
+        refuse(f"TIMECOL {written(node)}", "write DESCRIPTOR(ts) with the time column")
     if len(node.expressions) > 1:
-        refuse(f"TIMECOL {text_of(node)}", "write DESCRIPTOR with one column")
+        refuse(f"TIMECOL {written(node)}", "write DESCRIPTOR with one column")
     return name_of(node.expressions[0], "DESCRIPTOR")
 
 
 def milliseconds(node: exp.Expr, argument: str) -> int:
-    shown, sign = text_of(node), 1
+    shown, sign = written(node), 1
     while isinstance(node, exp.Neg):
         node, sign = node.this, -sign
     if not isinstance(node, exp.Interval) or not isinstance(node.this, exp.Literal) or node.unit is None:
@@ -269,6 +228,7 @@ class Outside:
 
     def text(self, node: exp.Expr, clause: str) -> str:
         """Return an expression in Spark's SQL, with its aggregates replaced."""
+        shown = written(node)
         node = node.copy().transform(self._replaced)
         if node.find(exp.Star):
             refuse(f"{clause} *", "list the columns: keys, window_start, window_end and aggregates")
@@ -276,8 +236,8 @@ class Outside:
             root = column.parts[0].name
             if root not in self._grouped and root not in self.calls:
                 raise ValueError(
-                    f"query: columns in {clause} must be in GROUP BY or inside an aggregate, got {root!r}; "
-                    f"aggregates are {_KNOWN}"
+                    f"query: columns in {clause} must be in GROUP BY or inside an aggregate, got {root!r} in "
+                    f"{shown}; aggregates are {_KNOWN}; {_OTHERWISE}"
                 )
         return text_of(node)
 
@@ -285,7 +245,9 @@ class Outside:
         if isinstance(node, (exp.Grouping, exp.GroupingId)):
             return grouping_value(node, self._sets)
         if isinstance(node, exp.Anonymous) and node.name.upper() == "GROUP_ID":
-            refuse("GROUP_ID()", "write GROUPING_ID(k, ...) with columns of GROUP BY")
+            refuse(written(node), "write GROUPING_ID(k, ...) with columns of GROUP BY")
+        if isinstance(node, exp.Anonymous) and node.name.upper().rpartition("_")[0] in LENGTHS:
+            refuse(f"{written(node)} with a window table function", f"write {', '.join(BOUNDS)}")
         if not isinstance(node, (exp.AggFunc, exp.Filter)):
             return node
         name = text_of(node)
@@ -293,25 +255,26 @@ class Outside:
         return exp.column(name, quoted=True)
 
 
-def call_of(node: exp.Expr) -> Call:
-    shown, condition = text_of(node), None
+def call_of(node: exp.Expr, otherwise: str = _OTHERWISE) -> Call:
+    """Return an aggregate; raise for others, which can be computed `otherwise`."""
+    shown, condition = written(node), None
     if isinstance(node, exp.Filter):
         node, condition = node.this, text_of(node.expression.this)
     function = _FUNCTIONS.get(type(node))
     if function is None:
-        refuse(shown, f"aggregates are {_KNOWN}")
+        refuse(shown, f"aggregates are {_KNOWN}; {otherwise}")
     if any(value for name, value in node.args.items() if name not in ("this", "big_int")):
-        refuse(shown, "aggregates take one argument")
+        refuse(shown, "aggregates take one argument; compute it in a view")
     argument = node.this
     if isinstance(argument, exp.Distinct):
         if len(argument.expressions) != 1:
             refuse(shown, "count the distinct values of one column, or combine several columns in a view")
         if function not in ("count", "min", "max"):
-            refuse(shown, "only COUNT takes DISTINCT")
+            refuse(shown, f"only COUNT takes DISTINCT; {otherwise}")
         (argument,) = argument.expressions
         function = "count_distinct" if function == "count" else function
     if isinstance(argument, (exp.Star, exp.Literal)) and function == "count":
         return Call(function, None, condition)
     if argument.find(exp.AggFunc):
-        refuse(shown, "aggregates cannot be nested")
+        refuse(shown, "aggregates cannot be nested; aggregate the result of a nested SELECT")
     return Call(function, text_of(argument), condition)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from timerheap.spark._exchange.slicing import RANK
-from timerheap.spark._plan.flink_clauses import refuse, text_of
+from timerheap.spark._plan.flink_text import refuse, text_of, written
 
 RANKS = {exp.RowNumber: "row_number", exp.Rank: "rank", exp.DenseRank: "dense_rank"}
 PATTERN = (
@@ -25,7 +25,7 @@ def nested_ranks(select: exp.Select) -> exp.Select:
         _without_aliases(select)
     ranks = [one for one in _windows(select) if type(one.this) in RANKS]
     if qualify is not None and (not ranks or any(one != ranks[0] for one in _windows(select))):
-        refuse(f"{text_of(qualify).strip()} (a condition on anything but one rank)", PATTERN)
+        refuse(f"{written(qualify).strip()} (a condition on anything but one rank)", PATTERN)
     if ranks and select.args.get("group") is not None:
         select = _ranks_of_groups(select)
     return select if qualify is None else _conditions_on_ranks(select)
@@ -68,7 +68,7 @@ def _ranks_of_groups(select: exp.Select) -> exp.Select:
         conditions = qualify.this
         for one in conditions.flatten() if isinstance(conditions, exp.And) else [conditions]:
             if not one.find(exp.Window):
-                refuse(f"QUALIFY {text_of(one)} of groups", "move conditions without a rank to HAVING")
+                refuse(f"QUALIFY {written(one)} of groups", "move conditions without a rank to HAVING")
     for window in _windows(ranks):
         terms = [one.this for one in window.args["order"].expressions] if window.args.get("order") else []
         for node in [*(window.args.get("partition_by") or []), *terms]:

@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from sqlglot import exp
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import ParseError, SqlglotError
-from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
 from timerheap.spark._exchange.slicing import RANK
 from timerheap.spark._plan.flink_clauses import (
@@ -20,17 +17,15 @@ from timerheap.spark._plan.flink_clauses import (
     Outside,
     call_of,
     descriptor,
-    expect_only,
     grouping_sets,
     milliseconds,
     name_of,
     parts_of,
-    refuse,
-    text_of,
     time_of,
     window_arguments,
 )
 from timerheap.spark._plan.flink_ranks import PATTERN, RANKS, nested_ranks
+from timerheap.spark._plan.flink_text import expect_only, parsed_select, refuse, rename, text_of, written
 from timerheap.spark._worker.wrapped_runners import SIDES
 
 LEFT, RIGHT = SIDES
@@ -166,16 +161,8 @@ class Over:
 
 Node: TypeAlias = Table | Windowing | Selected | Aggregated | Ranked | Joined | Over
 
-_OURS = "__timerheap"  # begins the names of our columns
-_READ = {"expressions", "from", "joins", "where", "group", "having", "with", "windows"}
-
-
-class _Flink(Spark):
-    """Spark's dialect with standard strings, as in Flink: quotes are doubled, backslashes are literal."""
-
-    class Tokenizer(Spark.Tokenizer):
-        QUOTES = ["'"]  # noqa: RUF012
-        STRING_ESCAPES = ["'"]  # noqa: RUF012
+_READ = {"expressions", "from", "joins", "where", "group", "having", "with"}
+_OF_WINDOW = ("partition_by", "order", "spec")
 
 
 def parsed(query: str) -> Node:
@@ -183,13 +170,14 @@ def parsed(query: str) -> Node:
 
     ValueError: if the query is invalid or uses an unsupported feature; the message names it
     """
-    return _limited(_query(_select(query), {}))
+    return _limited(_query(parsed_select(query), {}))
 
 
 def _query(select: exp.Expr, views: Mapping[str, Node]) -> Node:
     """Return the plan of a SELECT; `views` are the queries of WITH."""
     if not isinstance(select, exp.Select):
         refuse(select.key.upper(), "write one SELECT, and use union() and other methods of the DataFrame")
+    _define_windows(select)
     select = nested_ranks(select)
     expect_only(select, _READ)
     if (with_ := select.args.get("with_")) is not None:
@@ -213,6 +201,22 @@ def _query(select: exp.Expr, views: Mapping[str, Node]) -> Node:
     if isinstance(source, Table) or (select.args.get("having") is not None):
         _refuse_table(select, source)
     return _projected(source, conditions, select.expressions)
+
+
+def _define_windows(select: exp.Select) -> None:
+    """Write the definitions of the WINDOW clause in place of their names, and check the select list."""
+    defined = {one.name: one for one in select.args.get("windows") or []}
+    select.set("windows", None)
+    for over in [one for one in _own(select) if isinstance(one, exp.Window) and one.alias]:
+        if over.alias not in defined:
+            refuse(written(over), f"define it: WINDOW {over.alias} AS (PARTITION BY ... ORDER BY ...)")
+        for part in _OF_WINDOW:
+            if not over.args.get(part) and (given := defined[over.alias].args.get(part)):
+                over.set(part, [one.copy() for one in given] if isinstance(given, list) else given.copy())
+        over.set("alias", None)
+    for node in [*select.expressions, *filter(None, [select.args.get("having")])]:
+        if query := node.find(exp.Query):
+            refuse(f"{written(query)} in this place", "write it as a window join, or in Spark")
 
 
 def _own(select: exp.Expr) -> Iterator[exp.Expr]:
@@ -255,7 +259,7 @@ def _from(select: exp.Select, views: Mapping[str, Node]) -> tuple[Node, str, lis
     how, on = str(join.args.get("side") or "inner").lower(), _conjuncts(join.args.get("on"))
     kind = str(join.args.get("kind") or "inner").lower()
     if kind not in ("inner", "outer", "cross"):
-        refuse(text_of(join), "write JOIN, LEFT JOIN, RIGHT JOIN, FULL JOIN, or [NOT] IN or [NOT] EXISTS")
+        refuse(written(join), "write JOIN, LEFT JOIN, RIGHT JOIN, FULL JOIN, or [NOT] IN or [NOT] EXISTS")
     if any(one.find(exp.Query) for one in on + conditions):
         refuse("IN or EXISTS beside a JOIN", "write the JOIN as a nested SELECT")
     if how == "inner":  # it does not matter which of its conditions are in WHERE
@@ -290,7 +294,7 @@ def _windowing(call: exp.Anonymous) -> Windowing:
     windows, given = window_arguments(call)
     data, partition = given["DATA"], given.get("PARTITION_BY")
     if not isinstance(data, exp.Column):
-        refuse(f"DATA {text_of(data)}", "write the name of a table or a view: TABLE t")
+        refuse(f"DATA {written(data)}", "write the name of a table or a view: TABLE t")
     lengths = LENGTHS[windows] | {"OFFSET": "offset"}
     return Windowing(
         function=windows.lower(),
@@ -305,13 +309,12 @@ def _rename(node: exp.Expr, names: Mapping[str, str | None]) -> None:
     """Replace the names of tables before columns; "" stands for none, and so does None."""
     for column in _own(node):
         if isinstance(column, exp.Column) and column.table in names:
-            to = names[column.table]
-            column.set("table", None if to is None else exp.to_identifier(to))
+            rename(column, names[column.table])
 
 
 def _refuse_table(select: exp.Select, source: Node) -> None:
     if not isinstance(source, Table):
-        refuse("HAVING without GROUP BY", "use WHERE")
+        refuse("HAVING without GROUP BY", "use WHERE, or add GROUP BY window_start, window_end")
     refuse(f"a query of {'.'.join(source.table)} without windows", f"use spark.sql(), or write {EXAMPLE}")
 
 
@@ -351,9 +354,8 @@ def _item(node: exp.Expr) -> tuple[str, str]:
 def _projected(source: Node, conditions: list[exp.Expr], items: list[exp.Expr]) -> Selected:
     for clause, nodes in (("WHERE", conditions), ("SELECT", items)):
         if aggregate := next((one for node in nodes for one in [node.find(exp.AggFunc)] if one), None):
-            refuse(
-                f"{clause} with {text_of(aggregate)}", "aggregate in a query with GROUP BY, and use HAVING"
-            )
+            instead = "add GROUP BY window_start, window_end"
+            refuse(f"{clause} with {written(aggregate)}", instead + ", and use HAVING" * (clause == "WHERE"))
     _expect_windows(source, "a SELECT")
     columns = tuple(map(_item, items))
     return Selected(source, _conjunction(conditions), columns, _bounds(items, source.bounds))
@@ -378,7 +380,7 @@ def _aggregated(select: exp.Select, source: Node, conditions: list[exp.Expr]) ->
         _expect_keys_of_rows(source, conditions, keys, sets)
     for node in conditions:
         if aggregate := node.find(exp.AggFunc):
-            refuse(f"WHERE with {text_of(aggregate)}", "move conditions on aggregates to HAVING")
+            refuse(f"WHERE with {written(aggregate)}", "move conditions on aggregates to HAVING")
     outside = Outside({*bounds, *keys}, sets)
     columns = tuple(outside.column(item) for item in select.expressions)
     having = select.args.get("having")
@@ -398,8 +400,10 @@ def _of_group_windows(select: exp.Select, table: Table) -> Windowing:
     """Rewrite ``GROUP BY TUMBLE(ts, ...)``, Flink's older form of windows, in place; return the windows."""
     terms = select.args["group"].expressions
     calls = [one for one in terms if isinstance(one, exp.Anonymous) and one.name.upper() in LENGTHS]
-    if len(calls) != 1:
+    if not calls:
         _refuse_table(select, table)
+    if len(calls) > 1:
+        refuse(f"GROUP BY {', '.join(map(written, calls))}", "write one window in a SELECT")
     (call,) = calls
     function, windows = call.name.upper(), _group_window(call)
 
@@ -410,7 +414,7 @@ def _of_group_windows(select: exp.Select, table: Table) -> Windowing:
         if kind not in LENGTHS or end not in _OF_GROUP_WINDOWS:
             return node
         if kind != function or _group_window(node, kind) != windows:
-            refuse(f"{text_of(node)} with GROUP BY {text_of(call)}", "write the same window in both")
+            refuse(f"{written(node)} with GROUP BY {written(call)}", "write the same window in both")
         return _OF_GROUP_WINDOWS[end].copy()
 
     keys = [one for one in terms if one is not call]
@@ -434,7 +438,7 @@ def _group_window(call: exp.Anonymous, function: str = "") -> tuple[str, dict[st
     """Return the time and the lengths of ``TUMBLE(ts, ...)`` or of ``TUMBLE_START(ts, ...)``."""
     names, (time, *lengths) = LENGTHS[function or call.name.upper()], call.expressions or [exp.null()]
     if len(lengths) != len(names):
-        refuse(text_of(call), f"write {call.name.upper()}(ts, {', '.join(names)})")
+        refuse(written(call), f"write {call.name.upper()}(ts, {', '.join(names)})")
     pairs = zip(names.items(), lengths, strict=True)
     return time_of(time, call.name), {to: milliseconds(length, name) for (name, to), length in pairs}
 
@@ -475,21 +479,19 @@ def _ranked(
     over = overs[0]
     function = RANKS.get(type(over.this))
     if len(overs) > 1 or function is None:
-        refuse(f"{text_of(overs[-1])} beside {text_of(over)}", f"write one rank in a SELECT: {PATTERN}")
+        refuse(f"{written(overs[-1])} beside {written(over)}", f"write one rank in a SELECT: {PATTERN}")
     alias = over.parent
     if select.args.get("group") is not None or select.args.get("having") is not None:
-        refuse(f"{text_of(over)} (Top-N, deduplication) in this place", PATTERN)
+        refuse(f"{written(over)} (Top-N, deduplication) in this place", PATTERN)
     if not isinstance(alias, exp.Alias):
-        refuse(f"{text_of(over)} without a name", PATTERN)
+        refuse(f"{written(over)} without a name", PATTERN)
     expect_only(over, {"this", "partition_by", "order", "over"})
-    if isinstance(source, Table) and (function != "row_number" or over.args.get("order") is None):
-        _refuse_table(select, source)
     partition = [name_of(node, "PARTITION BY") for node in over.args.get("partition_by") or []]
     whole = not set(BOUNDS[:2]) <= {source.bounds.get(name) for name in partition}
-    if whole and not isinstance(source, Table):
-        refuse(f"{text_of(over)} (a Top-N of all rows, not of windows)", PATTERN)
+    if whole and not (isinstance(source, Table) and function == "row_number"):
+        refuse(f"{written(over)} (a Top-N of all rows, not of windows)", PATTERN)
     if over.args.get("order") is None:
-        refuse(f"{text_of(over)} without ORDER BY", PATTERN)
+        refuse(f"{written(over)} without ORDER BY", PATTERN)
     _expect_windows(source, "a Top-N")
     order = tuple(
         Order(text_of(one.this), bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
@@ -513,6 +515,7 @@ def _ranked(
     return _projected(rank, [], items)
 
 
+_PROCESS = "for other functions and all rows so far use timerheap.spark.process() with a state"
 _FRAMES = (
     "write SUM(x) OVER (PARTITION BY k ORDER BY ts RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT "
     "ROW), or ROWS BETWEEN 10 PRECEDING AND CURRENT ROW"
@@ -521,18 +524,14 @@ _FRAMES = (
 
 def _over(select: exp.Select, source: Node, conditions: list[exp.Expr], overs: list[exp.Window]) -> Selected:
     """Return the plan of a SELECT with aggregates OVER the preceding rows."""
-    named = {one.name: one for one in select.args.get("windows") or []}
     first: tuple[exp.Expr | None, ...] | None = None
     for over in overs:
-        if over.arg_key == "windows":  # a definition
-            continue
-        shown = text_of(over)
-        window = named.get(over.alias, over)
-        frame = tuple(window.args.get(name) for name in ("partition_by", "order", "spec"))
+        shown = written(over)
+        frame = tuple(over.args.get(name) for name in _OF_WINDOW)
         if not isinstance(over.this, (exp.AggFunc, exp.Filter)):
-            refuse(f"{shown} (OVER)", f"aggregates are, and the ranks of a Top-N; {_FRAMES}")
+            refuse(f"{shown} (OVER)", f"aggregates are, and the ranks of a Top-N; {_PROCESS}; {_FRAMES}")
         if first is not None and frame != first:
-            refuse(f"{shown} beside another OVER window", "write the same window in each OVER, as in Flink")
+            refuse(f"{shown} beside a different OVER window", "write the same window in each, as in Flink")
         first = frame
     assert first is not None
     if not isinstance(source, Table) or select.args.get("group") is not None:
@@ -545,22 +544,22 @@ def _over(select: exp.Select, source: Node, conditions: list[exp.Expr], overs: l
     kind, side, end = (str(frame_of.get(name)).upper() for name in ("kind", "start_side", "end"))
     start = frame_of.get("start")
     if spec is None or str(start).upper() == "UNBOUNDED":
-        what = "without a frame, which is then UNBOUNDED" if spec is None else "with an UNBOUNDED frame"
-        refuse(f"{shown} {what}", f"for all rows so far use process() with a state; {_FRAMES}")
+        what = "without a frame (which is then UNBOUNDED)" if spec is None else "with an UNBOUNDED frame"
+        refuse(f"{shown} {what}", f"{_PROCESS}; {_FRAMES}")
     if not isinstance(start, exp.Expr) or side != "PRECEDING" or end not in ("NONE", "CURRENT ROW"):
         refuse(f"{shown} with a frame that is not from n PRECEDING to CURRENT ROW", _FRAMES)
     if kind == "ROWS" and not (isinstance(start, exp.Literal) and start.is_int):
-        refuse(f"ROWS {text_of(start)} PRECEDING", _FRAMES)
+        refuse(f"ROWS {written(start)} PRECEDING", _FRAMES)
     preceding = None if kind == "ROWS" else milliseconds(start, "RANGE")
     if preceding is not None and preceding < 0:
-        refuse(f"RANGE {text_of(start)} PRECEDING", "write an interval of 0 or more")
+        refuse(f"RANGE {written(start)} PRECEDING", "write an interval of 0 or more")
     calls: dict[str, Call] = {}
 
     def replaced(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Window):
             return node
         name = text_of(node)
-        calls[name] = call_of(node.this)
+        calls[name] = call_of(node.this, _PROCESS)
         return exp.column(name, quoted=True)
 
     items = [item.transform(replaced) for item in select.expressions]
@@ -568,7 +567,7 @@ def _over(select: exp.Select, source: Node, conditions: list[exp.Expr], overs: l
         table=source.table,
         where=_conjunction(conditions),
         keys=tuple(name_of(node, "PARTITION BY") for node in partition or []),
-        time=name_of(terms[0].this, "ORDER BY"),
+        time=time_of(terms[0].this, "ORDER BY"),
         preceding=preceding,
         rows=int(start.name) if kind == "ROWS" else None,
         calls=calls,
@@ -624,7 +623,7 @@ def _at_most(condition: exp.Expr, name: str) -> int | None:
 def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Joined:
     """Return a window join."""
     if bare := [one for one in conditions if "" in _sides(one)]:
-        refuse(f"the condition {text_of(bare[0])} of a JOIN", "write the name of a table before each column")
+        refuse(f"the condition {written(bare[0])} of a JOIN", "write the name of a table before each column")
     rest = sorted((one for one in conditions if _pair(one) is None), key=lambda one: len(_sides(one)))
     filters = [[_without_side(one) for one in rest if _sides(one) == {side}] for side in SIDES]
     keys: list[tuple[str, str, bool]] = []
@@ -639,6 +638,12 @@ def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Join
             keys.append((*texts, isinstance(one, exp.NullSafeEQ)))
     windows = [_windows_of(node) for node in (left, right)]
     if None in windows or not same >= set(BOUNDS[:2]):
+        if how in ("semi", "anti"):
+            refuse(
+                "IN or EXISTS without windows",
+                "select from windows on both sides, and write WHERE L.window_start = R.window_start AND "
+                "L.window_end = R.window_end AND ... in the inner SELECT",
+            )
         refuse(
             "a JOIN without windows (regular join, interval join, temporal join)",
             "for a window join write L JOIN R ON L.window_start = R.window_start AND L.window_end = "
@@ -738,7 +743,7 @@ def _subquery_join(source: Node, name: str, condition: exp.Expr, views: Mapping[
     test = condition.this.unnest() if negated else condition
     select = test.args["query"].this if isinstance(test, exp.In) else test.this
     if not isinstance(test, (exp.In, exp.Exists)) or not isinstance(select, exp.Select):
-        refuse(f"WHERE {text_of(condition)}", "use x [NOT] IN (SELECT ...) and [NOT] EXISTS (SELECT ...)")
+        refuse(f"WHERE {written(condition)}", "use x [NOT] IN (SELECT ...) and [NOT] EXISTS (SELECT ...)")
     expect_only(select, {"expressions", "from", "where"})
     select = select.copy()
     right, other = _relation(select.args["from_"].this, views)
@@ -759,52 +764,3 @@ def _subquery_join(source: Node, name: str, condition: exp.Expr, views: Mapping[
         parts = [] if joined.condition is None else [f"COALESCE({joined.condition}, FALSE)"]
         return replace(joined, condition=" AND ".join([*parts, f"({text_of(equal)})"]), null_aware=True)
     return _join(source, right, "anti" if negated else "semi", on if equal is None else [equal, *on])
-
-
-def _select(query: str) -> exp.Select:
-    dialect = _Flink()
-    try:
-        tokens = list(_rewritten(dialect.tokenize(query)))
-        if any((one.token_type, one.text.upper()) == (TokenType.VAR, "MATCH_RECOGNIZE") for one in tokens):
-            refuse("MATCH_RECOGNIZE", "write the pattern as a function of timerheap.spark.process()")
-        trees = [tree for tree in dialect.parser().parse(tokens, query) if tree is not None]
-    except ParseError as error:
-        first = error.errors[0]
-        where = f"line {first.get('line')}, column {first.get('col')}, at {first.get('highlight')!r}"
-        raise ValueError(f"query must be valid SQL: {first.get('description')} ({where})") from None
-    except SqlglotError as error:
-        raise ValueError(f"query must be valid SQL: {error}") from None
-    if len(trees) != 1:
-        raise ValueError(f"query must be one SELECT, got {len(trees)} statements")
-    (tree,) = trees
-    for name in (node.name for node in tree.find_all(exp.Identifier)):
-        if name.startswith(_OURS):
-            refuse(f"the name {name}", f"use names that do not begin with {_OURS}")
-    if not isinstance(tree, exp.Select):
-        refuse(
-            (tree.name if isinstance(tree, exp.Command) else tree.key).upper(),
-            "write one SELECT, and continue with the DataFrame: union(), writeStream, a view",
-        )
-    return tree
-
-
-def _rewritten(tokens: list[Token]) -> Iterator[Token]:
-    """Rewrite Flink's ``TABLE t PARTITION BY k`` to ``t, PARTITION_BY => k``, which sqlglot can parse."""
-    in_table = False
-    for token, after in zip(tokens, [*tokens[1:], None], strict=False):
-        kind, opens = token.token_type, after is not None and after.token_type is TokenType.L_PAREN
-        if kind is TokenType.TABLE and not opens:
-            in_table = True
-        elif kind is TokenType.SESSION and opens:
-            yield _like(token, TokenType.VAR, token.text)
-        elif kind is TokenType.PARTITION_BY and in_table:
-            yield _like(token, TokenType.COMMA, ",")
-            yield _like(token, TokenType.VAR, "PARTITION_BY")
-            yield _like(token, TokenType.FARROW, "=>")
-        else:
-            in_table = in_table and kind not in (TokenType.COMMA, TokenType.R_PAREN)
-            yield token
-
-
-def _like(token: Token, kind: TokenType, text: str) -> Token:
-    return Token(kind, text, line=token.line, col=token.col, start=token.start, end=token.end)

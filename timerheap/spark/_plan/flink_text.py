@@ -1,0 +1,157 @@
+"""Reads the text of a query in Flink's SQL, and shows parts of it in refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, UnsupportedError
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
+
+_OURS = "__timerheap"  # begins the names of our columns
+_TEXT, _TABLE = "text", "table"  # what a node had in the query, in its metadata
+
+_INSTEAD = {
+    "all": ("GROUP BY ALL", "list the columns"),
+    "distinct": ("SELECT DISTINCT", "group by the same columns, window_start and window_end"),
+    "except": ("* EXCEPT", "list the columns"),
+    "group": ("GROUP BY in IN or EXISTS", "nest it: FROM (SELECT ... GROUP BY ...) AS R WHERE ..."),
+    "having": ("HAVING in IN or EXISTS", "nest it: FROM (SELECT ... HAVING ...) AS R WHERE ..."),
+    "hint": ("a hint", "leave it out"),
+    "joins": ("JOIN", "join DataFrames in Spark, before the windows or after them"),
+    "laterals": ("LATERAL", "write the same in Spark, as a view"),
+    "limit": (
+        "LIMIT",
+        "rank the rows of each window with ROW_NUMBER(), or use limit() on the result of a batch",
+    ),
+    "method": ("NATURAL or ASOF", "write L JOIN R ON L.k = R.k AND ..."),
+    "offset": ("OFFSET", "use offset() on the result of a batch"),
+    "order": ("ORDER BY", "use orderBy() on the result of a batch; a stream returns windows as they end"),
+    "pivots": ("PIVOT", "use pivot() on the result of a batch"),
+    "spec": ("a frame of a rank", "leave it out: a rank has none"),
+    "sample": ("TABLESAMPLE", "make a view with sample()"),
+    "using": ("USING", "write L JOIN R ON L.k = R.k AND ..."),
+    "version": ("FOR SYSTEM_TIME AS OF", "join the versions in Spark and make a view of the result"),
+}
+
+
+def refuse(what: str, instead: str) -> NoReturn:
+    """Raise a ValueError that names the unsupported feature and an alternative."""
+    raise ValueError(f"query: {what} is not supported; {instead}")
+
+
+def text_of(node: exp.Expr) -> str:
+    """Return a node in Spark's SQL; raise if Spark has no such function, argument or type."""
+    if node.find(exp.ArraySlice) or any(type_.is_type("time") for type_ in node.find_all(exp.DataType)):
+        _refuse_expression(node)  # sqlglot would write SLICE with a length, and TIMESTAMP
+    try:
+        return node.sql(dialect=Spark, comments=False, unsupported_level=ErrorLevel.RAISE)
+    except UnsupportedError:
+        _refuse_expression(node)
+
+
+def written(node: exp.Expr) -> str:
+    """Return a node as the query has it, as far as that is known."""
+    if _TEXT in node.meta:
+        return str(node.meta[_TEXT])
+    shown = node.copy()
+    for column in shown.find_all(exp.Column):
+        if _TABLE in column.meta:
+            column.set("table", exp.to_identifier(column.meta[_TABLE]))
+    for type_ in list(shown.find_all(exp.DataType)):
+        if type_.is_type("time"):  # sqlglot would write TIMESTAMP
+            type_.replace(exp.var("TIME"))
+    return shown.sql(dialect=Spark, comments=False).strip()
+
+
+def rename(column: exp.Column, table: str | None) -> None:
+    """Replace the name of the table before a column; errors show the first one."""
+    column.meta.setdefault(_TABLE, column.table)
+    column.set("table", None if table is None else exp.to_identifier(table))
+
+
+def _refuse_expression(node: exp.Expr) -> NoReturn:
+    refuse(written(node), "compute it in a view of the table, in Spark's SQL")
+
+
+def expect_only(node: exp.Expr, read: set[str]) -> None:
+    """Raise for a clause of a node that is not in `read`."""
+    for name, value in node.args.items():
+        clause = name.removesuffix("_")
+        if value and clause not in read:
+            shown = written(value) if isinstance(value, exp.Expr) else clause.upper().replace("_", " ")
+            refuse(*_INSTEAD.get(clause, (shown, "write it in Spark: in a view, or on the result")))
+
+
+class _Flink(Spark):
+    """Spark's dialect with standard strings, as in Flink: quotes are doubled, backslashes are literal."""
+
+    class Tokenizer(Spark.Tokenizer):
+        QUOTES = ["'"]  # noqa: RUF012
+        STRING_ESCAPES = ["'"]  # noqa: RUF012
+
+
+def parsed_select(query: str) -> exp.Select:
+    """Parse the text of a query, one SELECT; raise ValueError for anything else."""
+    dialect = _Flink()
+    try:
+        tokens = list(_rewritten(dialect.tokenize(query)))
+        if any((one.token_type, one.text.upper()) == (TokenType.VAR, "MATCH_RECOGNIZE") for one in tokens):
+            refuse("MATCH_RECOGNIZE", "write the pattern as a function of timerheap.spark.process()")
+        trees = [tree for tree in dialect.parser().parse(tokens, query) if tree is not None]
+    except ParseError as error:
+        first = error.errors[0]
+        where = f"line {first.get('line')}, column {first.get('col')}, at {first.get('highlight')!r}"
+        raise ValueError(f"query must be valid SQL: {first.get('description')} ({where})") from None
+    except SqlglotError as error:
+        raise ValueError(f"query must be valid SQL: {error}") from None
+    if len(trees) != 1:
+        raise ValueError(f"query must be one SELECT, got {len(trees)} statements")
+    (tree,) = trees
+    for node in tree.find_all(exp.Func):
+        if "start" in node.meta:
+            node.meta[_TEXT] = _call_at(query, node.meta["start"])
+    for name in (node.name for node in tree.find_all(exp.Identifier)):
+        if name.startswith(_OURS):
+            refuse(f"the name {name}", f"use names that do not begin with {_OURS}")
+    if not isinstance(tree, exp.Select):
+        refuse(
+            (tree.name if isinstance(tree, exp.Command) else tree.key).upper(),
+            "write one SELECT, and continue with the DataFrame: union(), writeStream, a view",
+        )
+    return tree
+
+
+def _call_at(query: str, start: int) -> str:
+    """Return the text of the call of a function, without comments and lines."""
+    depth = 0
+    for token in _Flink().tokenize(query[start:]):
+        kind = token.token_type
+        depth += (kind is TokenType.L_PAREN) - (kind is TokenType.R_PAREN)
+        if not depth and kind is TokenType.R_PAREN:
+            return " ".join(query[start : start + token.end + 1].split())
+    return query[start:]
+
+
+def _rewritten(tokens: list[Token]) -> Iterator[Token]:
+    """Rewrite Flink's ``TABLE t PARTITION BY k`` to ``t, PARTITION_BY => k``, which sqlglot can parse."""
+    in_table = False
+    for token, after in zip(tokens, [*tokens[1:], None], strict=False):
+        kind, opens = token.token_type, after is not None and after.token_type is TokenType.L_PAREN
+        if kind is TokenType.TABLE and not opens:
+            in_table = True
+        elif kind is TokenType.SESSION and opens:
+            yield _like(token, TokenType.VAR, token.text)
+        elif kind is TokenType.PARTITION_BY and in_table:
+            yield _like(token, TokenType.COMMA, ",")
+            yield _like(token, TokenType.VAR, "PARTITION_BY")
+            yield _like(token, TokenType.FARROW, "=>")
+        else:
+            in_table = in_table and kind not in (TokenType.COMMA, TokenType.R_PAREN)
+            yield token
+
+
+def _like(token: Token, kind: TokenType, text: str) -> Token:
+    return Token(kind, text, line=token.line, col=token.col, start=token.start, end=token.end)

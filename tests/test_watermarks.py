@@ -189,6 +189,7 @@ def row_time(row, timestamp):
             WatermarkStrategy.no_watermarks().with_max_ahead(7).with_timestamp_assigner(row_time),
             "no_watermarks().with_timestamp_assigner(row_time).with_max_ahead(7)",
         ),
+        (WatermarkStrategy.no_watermarks().with_max_ahead(None), "no_watermarks().with_max_ahead(None)"),
         (
             WatermarkStrategy.no_watermarks().with_timestamp_assigner(At()),
             "no_watermarks().with_timestamp_assigner(At())",

@@ -192,6 +192,23 @@ def test_rows_too_far_ahead_are_kept_and_do_not_advance_the_watermark(
     assert [row[-2] for row in found if row[0] is None] == [1_000 - DELAY - 900]
 
 
+def test_a_row_of_the_year_9999_drops_no_other_and_is_logged(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ahead = 253_402_300_799_000
+    parts = [rows(("a", 1, 1_000)), rows(("b", 2, ahead), ("a", 1, 1_500)), rows(("a", 1, 2_000))]
+    streams.write_batches(tmp_path / "input", parts, SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "input")
+    streams.run(echoed(df, channel="channel"), tmp_path)
+    assert [row[:3] for row in streams.sink(spark, tmp_path) if row[0] == "row"] == [
+        ("row", "a", 1_000),
+        ("row", "a", 1_500),
+    ]
+    (logged,) = [message for message in caplog.messages if "ahead of the clock" in message]
+    assert "a row of channel '2' at 9999-12-31T23:59:59.000Z, which does not advance the watermark" in logged
+    assert "with_max_ahead()" in logged
+
+
 class AfterEveryThirdRow(WatermarkGenerator):
     """Emits the largest time after each third row."""
 

@@ -240,6 +240,73 @@ def test_the_clock_keeps_when_rows_have_arrived_if_micro_batches_have_no_time() 
     assert decode_clock(clock.to_bytes()).inputs[0].active_at.tolist() == [2_000, 1_000]
 
 
+FAR = 253_402_300_799_000  # the last second of the year 9999
+TODAY = 1_700_000_000_000
+
+
+def batch_of(*rows: tuple[int, str | None, int], tasks: int = 1) -> pa.Table:
+    """Return what so many tasks observe of rows: inputs, channels and times."""
+    tables = []
+    for part in (rows[task::tasks] for task in range(tasks)):
+        if part:
+            inputs, names, times = (list(column) for column in zip(*part, strict=True))
+            channels = None if set(names) == {None} else pa.array(names, pa.string())
+            numbers = np.array(inputs, np.int8) if any(inputs) else None
+            tables.append(observed_rows(len(part), np.array(times), None, numbers, channels))
+    return merged(tables)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_a_row_far_ahead_of_the_clock_does_not_move_the_watermark(tasks: int) -> None:
+    clock = WatermarkState((STRATEGY,), (None,))
+    rows = [(0, None, TODAY), (0, None, FAR), (0, None, TODAY + 50)]
+    assert clock.observe(batch_of(*rows, tasks=tasks), None, None, TODAY + 100) == TODAY + 50 - DELAY - 1
+    assert clock.ahead == (None, FAR)
+    clock = reloaded(clock, (STRATEGY,))
+    found = clock.observe(batch_of((0, None, TODAY + 80)), None, None, TODAY + 100)
+    assert (found, clock.ahead) == (TODAY + 80 - DELAY - 1, None)
+    assert clock.observe(batch_of((0, None, FAR)), None, None, TODAY + 200) == TODAY + 80 - DELAY - 1
+    assert clock.newest() == TODAY + 80
+
+
+def test_a_channel_far_ahead_of_the_clock_is_named_and_holds_the_others() -> None:
+    clock = WatermarkState((STRATEGY, STRATEGY), ("airport", None))
+    rows = [(0, "JFK", TODAY), (0, "LGA", FAR - 1), (1, None, TODAY + 5), (1, None, TODAY - 10**10)]
+    assert clock.observe(batch_of(*rows), TODAY, None) == MIN_WATERMARK + 0
+    assert clock.ahead == ("LGA", FAR - 1)
+    rows = [(0, "LGA", TODAY + 20), (0, "LGA", FAR), (0, "LGA", TODAY - 10**10), (1, None, TODAY + 500)]
+    assert clock.observe(batch_of(*rows), TODAY, None) == TODAY - DELAY - 1, "JFK holds it"
+    assert clock.ahead == ("LGA", FAR)
+    assert clock.explain()[0].channels[1].watermark == TODAY + 20 - DELAY - 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "at"),
+    [(STRATEGY.with_max_ahead(None), TODAY), (STRATEGY.with_max_ahead("2 days"), TODAY), (STRATEGY, FAR)],
+)
+def test_times_ahead_count_with_another_limit_and_another_clock(strategy: WatermarkStrategy, at: int) -> None:
+    clock = WatermarkState((strategy,), (None,))
+    rows = batch_of((0, None, TODAY), (0, None, FAR))
+    assert (clock.observe(rows, at, None), clock.ahead) == (FAR - DELAY - 1, None)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), CHANNELS, st.integers(-(2**40), 2**40)), min_size=1),
+    st.integers(1, 4),
+)
+def test_tasks_observe_together_what_one_task_does(rows: list[Any], tasks: int) -> None:
+    day = 86_400_000
+    every = batch_of(*rows, tasks=tasks).to_pylist()
+    assert every == batch_of(*rows).to_pylist()
+    found = {(row["input"], row["channel"]): row["max_timestamp"] for row in every}
+    for number, name in {row[:2] for row in rows}:
+        times = [time for *of, time in rows if of == [number, name]]
+        assert found.pop((number, name)) == max(times)
+        before = [time for time in times if time <= max(times) - day]
+        assert found.pop((number + 2, name), None) == max(before, default=None)
+    assert not found
+
+
 def test_rows_too_far_ahead_do_not_move_the_watermark() -> None:
     clock = WatermarkState((STRATEGY,), ("airport",))
     assert clock.observe(observed((0, None, None)), None, None) == MIN_WATERMARK

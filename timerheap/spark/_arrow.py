@@ -21,6 +21,9 @@ from timerheap._values import is_timed
 FITS = (1 << 31) - 1
 """A number of bytes that always fits 32-bit offsets."""
 
+EARLIER = 2
+"""What the number of an input is increased by in a row of `timerheap.spark._exchange.frames.OBSERVED`."""
+
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 

@@ -16,6 +16,12 @@ from timerheap.watermarks.generators import (
     WatermarkGenerator,
 )
 
+MAX_AHEAD = 86_400_000
+"""How many ms a timestamp may be ahead of the clock on a stream of Spark, if a strategy does not say."""
+
+NO_LIMIT = 1 << 62
+"""The `max_ahead` of a strategy without a limit."""
+
 
 class TimestampAssigner(ABC):
     """Assigns event time to rows (PyFlink's ``TimestampAssigner``)."""
@@ -65,7 +71,8 @@ class WatermarkStrategy:
         Milliseconds without a row after which a channel follows the clock, and how far behind it; None if
         only rows advance the watermark.
     max_ahead : int or None
-        Milliseconds that a timestamp may be ahead of processing time; None for no limit.
+        Milliseconds that a timestamp may be ahead of processing time. None is a day on a stream of Spark, for
+        a channel of a micro-batch, and no limit elsewhere.
 
     Examples
     --------
@@ -211,18 +218,28 @@ class WatermarkStrategy:
         """
         return self._with("wall_clock", (positive("after", after), not_negative("lag", lag)))
 
-    def with_max_ahead(self, max_ahead: int | timedelta | str) -> WatermarkStrategy:
+    def with_max_ahead(self, max_ahead: int | timedelta | str | None) -> WatermarkStrategy:
         """Return a strategy whose watermark ignores timestamps too far ahead of processing time.
 
         The rows are kept and counted. Without the limit, one row with a wrong clock could make all other rows
-        late.
+        late. None is no limit.
 
         Raises
         ------
         TypeError, ValueError
-            If `max_ahead` is not a duration of 0 ms or more.
+            If `max_ahead` is not a duration of 0 ms or more, nor None.
+
+        Notes
+        -----
+        On a stream of Spark the default is a day, checked once for each micro-batch and not for each row,
+        which costs nothing. If the largest timestamp of a channel in a micro-batch is more than a day ahead
+        of the clock, the largest one of a day or more before it counts instead, or none if that is ahead,
+        too; and the driver logs the channel and the time. So if a source of bad clocks sends all the time,
+        pass a limit, with which each row is checked.
         """
-        return self._with("max_ahead", not_negative("max_ahead", max_ahead))
+        return self._with(
+            "max_ahead", NO_LIMIT if max_ahead is None else not_negative("max_ahead", max_ahead)
+        )
 
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: object, update_interval: object = None
@@ -243,7 +260,7 @@ class WatermarkStrategy:
         if self.wall_clock is not None:
             calls.append("with_wall_clock({}, {})".format(*self.wall_clock))
         if self.max_ahead is not None:
-            calls.append(f"with_max_ahead({self.max_ahead})")
+            calls.append(f"with_max_ahead({None if self.max_ahead == NO_LIMIT else self.max_ahead})")
         return ".".join([type(self).__name__, *calls])
 
     def _with(self, name: str, value: object) -> WatermarkStrategy:

@@ -23,9 +23,10 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from timerheap._native._heap import NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
-from timerheap.spark._arrow import FITS, KeyedRows, is_flat, narrow_column, view_of
+from timerheap.spark._arrow import EARLIER, FITS, KeyedRows, is_flat, narrow_column, view_of
 from timerheap.spark._exchange.placement import Placement, labels_of
 from timerheap.spark._query import Query, nullable_arrow_schema, shown_name
+from timerheap.watermarks.strategy import MAX_AHEAD
 
 _done = 0  # 1: by a task that packs rows; 2: by an operator, which imports more
 
@@ -413,7 +414,11 @@ OBSERVED = pa.schema(
     [("input", pa.int8()), ("channel", pa.string()), ("max_timestamp", pa.int64()), ("count", pa.int64())]
 )
 """One row for each channel of each input. The channel is null if the input has no channels; max_timestamp is
-null if every row was too far ahead of the clock."""
+null if every row was too far ahead of the clock.
+
+If a channel has times of a day or more before max_timestamp, there is another row with the largest of them,
+whose input is increased by `EARLIER`. It counts where max_timestamp is too far ahead: a task knows no clock.
+"""
 
 _NONE = np.iinfo(np.int64).min
 _NO_TIMES = np.empty(0, np.int64)
@@ -437,16 +442,34 @@ def observed(
     if channels is None and inputs is None:
         counted = _NO_TIMES if times is None else times if timed is None else times[timed]
         newest = counted.max(initial=_NONE, keepdims=True)
-        return _table(_UNNAMED, np.zeros(1, np.int64), newest, np.array([n]))
+        earlier = _earlier(newest, np.zeros(1, np.int64), counted)
+        return _table(_UNNAMED, np.zeros(1, np.int64), newest, np.array([n]), earlier)
     names, codes = _encoded(pa.nulls(n, pa.string()) if channels is None else channels)
     codes *= 2
     if inputs is not None:
         codes += inputs
-    newest = np.full(2 * len(names), _NONE)
+    newest, earlier = np.full(2 * len(names), _NONE), None
     if times is not None:
         chosen = slice(None) if timed is None else timed
         np.maximum.at(newest, codes[chosen], times[chosen])
-    return _table(names, np.arange(len(newest)), newest, np.bincount(codes, minlength=len(newest)))
+        earlier = _earlier(newest, codes[chosen], times[chosen])
+    return _table(names, np.arange(len(newest)), newest, np.bincount(codes, minlength=len(newest)), earlier)
+
+
+def _earlier(newest: np.ndarray, codes: np.ndarray, times: np.ndarray) -> np.ndarray | None:
+    """Return the largest time of each code of a day or more before its newest, or `_NONE`.
+
+    The result is None if there is no such time, or none for any code. A single code need not be repeated.
+    """
+    if not len(times) or int(times.max()) - int(times.min()) < MAX_AHEAD:
+        return None
+    before = times <= (np.maximum(newest, _NONE + MAX_AHEAD) - MAX_AHEAD)[codes]
+    earlier: np.ndarray = np.full(len(newest), _NONE)
+    if len(newest) == 1:
+        earlier[0] = times[before].max(initial=_NONE)
+        return earlier
+    np.maximum.at(earlier, codes[before], times[before])
+    return earlier
 
 
 def merged(tables: Iterable[pa.Table]) -> pa.Table:
@@ -458,13 +481,15 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
     order = _UNSORTED if len(names) == 1 else pc.array_sort_indices(names).to_numpy()  # null is last
     ranks = np.empty(len(names), np.int64)
     ranks[order] = np.arange(len(names))
-    codes = ranks[codes] + every.column("input").to_numpy() * np.int64(len(names))
+    codes = ranks[codes] + every.column("input").to_numpy() % EARLIER * np.int64(len(names))
     newest = np.full(2 * len(names), _NONE)
-    np.maximum.at(newest, codes, every.column("max_timestamp").fill_null(_NONE).to_numpy())
+    times, rows = every.column("max_timestamp").fill_null(_NONE).to_numpy(), every.column("count").to_numpy()
+    np.maximum.at(newest, codes, times)
     counts = np.zeros(len(newest), np.int64)
-    np.add.at(counts, codes, every.column("count").to_numpy())
+    np.add.at(counts, codes, rows)
     by_name = np.concatenate([2 * order, 2 * order + 1])
-    return _table(names, by_name, newest, counts)
+    known = times > _NONE
+    return _table(names, by_name, newest, counts, _earlier(newest, codes[known], times[known]))
 
 
 def _encoded(channels: pa.Array) -> tuple[pa.Array, np.ndarray]:
@@ -475,18 +500,27 @@ def _encoded(channels: pa.Array) -> tuple[pa.Array, np.ndarray]:
     return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
 
 
-def _table(names: pa.Array, codes: np.ndarray, newest: np.ndarray, counts: np.ndarray) -> pa.Table:
+def _table(
+    names: pa.Array, codes: np.ndarray, newest: np.ndarray, counts: np.ndarray, earlier: np.ndarray | None
+) -> pa.Table:
     """Return a table of `OBSERVED`, of what has rows.
 
     The arrays are int64, of shape (n,). A code is twice the number of a name, plus the number of the input;
-    beside it are the largest timestamp, or `_NONE`, and the number of rows.
+    beside it are the largest timestamp, or `_NONE`, the number of rows, and what `_earlier` returns.
     """
     present = np.flatnonzero(counts)
-    codes, newest = codes[present], newest[present]
+    codes, newest, counts = codes[present], newest[present], counts[present]
+    inputs = codes % 2
+    if earlier is not None:
+        earlier = earlier[present]
+        found = np.flatnonzero(earlier > _NONE)
+        codes, newest = np.append(codes, codes[found]), np.append(newest, earlier[found])
+        inputs = np.append(inputs, inputs[found] + EARLIER)
+        counts = np.append(counts, np.zeros(len(found), np.int64))
     columns = [
-        pa.array((codes % 2).astype(np.int8)),
+        pa.array(inputs.astype(np.int8)),
         names.take(pa.array(codes // 2)),
         pa.array(newest, mask=newest == _NONE),
-        pa.array(counts[present]),
+        pa.array(counts),
     ]
     return pa.Table.from_arrays(columns, schema=OBSERVED)

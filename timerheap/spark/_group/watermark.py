@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timerheap.spark._arrow import EARLIER
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks import WatermarkGenerator, WatermarkStatus, WatermarkStrategy
 from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.watermarks.generators import change, changes
+from timerheap.watermarks.strategy import MAX_AHEAD
 from timerheap.watermarks.valve import Explanation, StatusWatermarkValve
 
 _VERSION = 2
@@ -288,6 +291,11 @@ class InputChannels:
         return int(self._max_timestamps.max(initial=MIN_WATERMARK))
 
     @property
+    def guarded(self) -> bool:
+        """Whether times of more than a day ahead of the clock do not count, since there is no other limit."""
+        return self._strategy.max_ahead is None
+
+    @property
     def timed(self) -> bool:
         """Whether a load needs the times of activity."""
         return (self._strategy.idle_timeout, self._strategy.wall_clock) != (None, None)
@@ -406,6 +414,7 @@ class WatermarkState:
     def __init__(self, strategies: tuple[WatermarkStrategy, ...], columns: tuple[str | None, ...]) -> None:
         self.notices: set[str] = set()  # for the user, about the restored checkpoint
         self.watermark = MIN_WATERMARK
+        self.ahead: tuple[str | None, int] | None = None  # a channel and time too far ahead, of `observe`
         self._run: str | None = None
         self._inputs = [InputChannels(*pair) for pair in zip(strategies, columns, strict=True)]
         self._combined = IndexedCombinedWatermarkStatus(len(strategies))
@@ -428,6 +437,7 @@ class WatermarkState:
         between two runs does not count as time without rows.
         """
         at = at if now is None else now
+        observed = self._timely(observed, at)
         if run != self._run:
             self._run = run
             for input_ in self._inputs:
@@ -453,6 +463,31 @@ class WatermarkState:
                 input_.follow_clock(now)
             self._combine()
         return self.watermark
+
+    def _timely(self, observed: pa.Table, at: int | None) -> pa.Table:
+        """Return what was observed of each channel, without the times that are too far ahead of the clock."""
+        self.ahead = None
+        inputs = observed.column("input").to_numpy()
+        times = observed.column("max_timestamp").fill_null(MIN_WATERMARK).to_numpy()
+        first = inputs < EARLIER
+        timely = observed if first.all() else observed.filter(pa.array(first))
+        if at is None:
+            return timely
+        guarded = np.array([input_.guarded for input_ in self._inputs])[inputs % EARLIER]
+        ahead = guarded & (times > at + MAX_AHEAD)
+        if not ahead[first].any():
+            return timely
+        found = observed.set_column(
+            2, "max_timestamp", pa.array(times, mask=ahead | (times == MIN_WATERMARK))
+        )
+        rest = found.filter(pa.array(~first)).to_pylist()
+        earlier = {(row["input"] - EARLIER, row["channel"]): row["max_timestamp"] for row in rest}
+        rows = found.filter(pa.array(first)).to_pylist()
+        for row in compress(rows, ahead[first]):
+            row["max_timestamp"] = earlier.get((row["input"], row["channel"]))
+        furthest = int(np.where(ahead, times, MIN_WATERMARK).argmax())
+        self.ahead = observed.column("channel")[furthest].as_py(), int(times[furthest])
+        return pa.Table.from_pylist(rows, timely.schema)
 
     def _switch(self, inputs: set[int]) -> None:
         for number in inputs:

@@ -40,6 +40,7 @@ from timerheap.spark._worker.operator import BatchOperator, StreamingOperator, d
 from timerheap.spark._worker.states import BatchGroupRuntimeContext, GroupRuntimeContext
 from timerheap.state_ttl import StateTtlConfig
 from timerheap.watermarks import WatermarkStrategy
+from timerheap.watermarks.strategy import NO_LIMIT
 
 _AHEAD_METRIC = "timerheap_ahead"
 _HASHED_WHEN_PACKED = (StringType, BinaryType, ByteType, ShortType, IntegerType, LongType)
@@ -70,9 +71,10 @@ def marked(input: Input, *others: Input) -> DataFrame:
     if any(one.channel is not None for one in inputs):
         no_channel = F.lit(None).cast("string")
         marks[CHANNEL] = no_channel if input.channel is None else _channel(df, input.channel)
-    if any(one.strategy.max_ahead is not None for one in inputs):
+    limits = [one.strategy.max_ahead not in (None, NO_LIMIT) for one in inputs]
+    if any(limits):
         marks[AHEAD] = F.lit(False)
-        if input.strategy.max_ahead is not None and input.event_time is not None:
+        if limits[0] and input.event_time is not None:
             millis = _millis(named_column(df, "event_time", input.event_time), input.event_time)
             now = F.unix_millis(F.current_timestamp())  # the micro-batch's time, the same in every attempt
             marks[AHEAD] = F.coalesce(millis > now + F.lit(input.strategy.max_ahead), F.lit(False))

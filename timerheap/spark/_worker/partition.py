@@ -348,6 +348,7 @@ class FunctionPartition(Partition):
         self._shared: _Clock | None = None  # by all key groups
         self._dropped = 0  # late rows
         self._done: set[int] = set()
+        self._is_first_task = False
 
     def run(
         self,
@@ -360,6 +361,7 @@ class FunctionPartition(Partition):
 
         Many results are sent before the next group runs, so that Spark writes them meanwhile.
         """
+        self._is_first_task = partition == 0
         by_group = by_key_group(parts)
         key_groups = self._placement.key_groups(partition)
         self._store.ask_for_manifests(map(label_of, key_groups))
@@ -451,6 +453,8 @@ class FunctionPartition(Partition):
         state = self._clock_state(read_clock(manifest, self._store), manifest.clock_stale)
         state.follow(manifest.watermark)
         state.observe(observed, self._now, self._run, self._wall_clock)
+        if state.ahead is not None and self._is_first_task:
+            self._warn_of_rows_ahead(*state.ahead)
         self._mail.warn(state.notices)
         return _Clock.of(state)
 
@@ -490,6 +494,16 @@ class FunctionPartition(Partition):
             self._warn_of_late_rows()
         counted = self._counted(own, out_of_order_rows=self._runner.rows_ahead.count)
         yield from result_frames(output.table(), counted)
+
+    def _warn_of_rows_ahead(self, channel: str | None, time: int) -> None:
+        where = "" if channel is None else f" of channel {channel!r}"
+        self._mail.tally(
+            "rows ahead of the clock",
+            "{} micro-batches so far had rows more than a day ahead of the clock, the last one a row"
+            f"{where} at {shown_time(time)}, which does not advance the watermark; correct or drop such rows "
+            "(a bigint is epoch milliseconds), or set the limit with WatermarkStrategy.with_max_ahead(), "
+            "None for no limit",
+        )
 
     def _warn_of_late_rows(self) -> None:
         query, clock = self._query, self._shared

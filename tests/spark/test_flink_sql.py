@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from timerheap.spark._exchange.slicing import WINDOW
 from timerheap.spark._plan.flink_clauses import Call
 from timerheap.spark._plan.flink_sql import Aggregated, Joined, Order, Ranked, Windowing, parsed
+from timerheap.spark._query import computed_name
 
 MINUTE = 60_000
 FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
@@ -37,11 +39,12 @@ def test_a_query_is_parsed() -> None:
     assert query.source == Windowing("cumulate", ("db", "t"), "ts", {"step": 5_000, "max_size": 300_000})
     assert query.keys == ("k",)
     assert query.where == r"user <> 'it\'s \\'"
-    assert query.calls == {"COUNT(*)": Call("count", None, None), "SUM(v)": Call("sum", "v", None)}
-    assert query.having == "`COUNT(*)` > 3"
+    count, total = computed_name(0, "COUNT(*)"), computed_name(0, "SUM(v)")  # no columns of the table
+    assert query.calls == {count: Call("count", None, None), total: Call("sum", "v", None)}
+    assert query.having == f"`{count}` > 3"
     names = ["s", "window_end", "k", "n", "SUM(v) * 2 + 1"]
     assert query.columns == tuple(
-        zip(["window_start", "window_end", "k", "`COUNT(*)`", "`SUM(v)` * 2 + 1"], names, strict=True)
+        zip(["window_start", "window_end", "k", f"`{count}`", f"`{total}` * 2 + 1"], names, strict=True)
     )
 
 
@@ -79,9 +82,9 @@ def test_the_times_of_group_windows_are_parsed() -> None:
     ends = ", ".join(f"TUMBLE_{end}{window} AS t{end}" for end in ("START", "END", "ROWTIME", "PROCTIME"))
     query: Any = parsed(f"SELECT {ends} FROM t GROUP BY TUMBLE{window}")
     assert query.columns == (
-        ("window_start", "tSTART"),
-        ("window_end", "tEND"),
-        ("window_time", "tROWTIME"),
+        (WINDOW[0], "tSTART"),
+        (WINDOW[1], "tEND"),
+        (WINDOW[2], "tROWTIME"),
         ("CURRENT_TIMESTAMP()", "tPROCTIME"),
     )
 

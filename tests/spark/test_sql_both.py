@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import streams
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import timerheap.spark
 
@@ -147,3 +148,121 @@ def test_null_equals_null_as_a_key_of_is_not_distinct_from(
     nulls = [(None, 0, None), (None, 5, 5 if "DISTINCT" in equal else None)]
     wanted = [("a", 1, 1), ("a", 1, 2), ("a", 2, None), ("b", 0, None), ("c", 4, 4), *nulls]
     assert results(spark, query, table, tmp_path)[1] == wanted
+
+
+TWICE = f"SELECT k, x AS k, k AS x, window_start, window_end FROM {W}"
+OURS = "start of the window, k of the grouping set, number of the grouping set, COUNT(*), k of the left side"
+
+
+def with_our_names(df: DataFrame) -> DataFrame:
+    """Add columns with names that ours had, or that aggregates have."""
+    names = [*OURS.split(", "), "rows of the left side", "count", "early", "0", "a.b", "c`d"]
+    return df.withColumns({name: F.col("x") + 1 for name in names})
+
+
+@pytest.mark.parametrize(
+    ("query", "columns", "wanted"),
+    [
+        (
+            f"SELECT L.k, R.k FROM {W} L JOIN {U} R ON {SAME} AND L.x = R.x WHERE L.k <> 'b'",
+            "k k",
+            [("a", "a"), ("a", "a"), ("c", "c")],
+        ),
+        (f"SELECT COUNT(*), k, COUNT(*) AS k FROM {W} {GROUP}", "COUNT(*) k k", None),
+        (
+            f"SELECT * FROM ({TWICE}) QUALIFY RANK() {OVER} window_end) = 1",
+            "k k x window_start window_end",
+            None,
+        ),
+        (f"SELECT *, ROW_NUMBER() {OVER} x DESC) AS k FROM {W} QUALIFY k = 1", None, None),
+        (f"SELECT * FROM (SELECT *, RANK() {OVER} x) AS k FROM {W}) WHERE k = 1", None, None),
+        (f"SELECT L.*, R.k FROM ({TWICE}) L JOIN {U} R ON {SAME} AND L.x = R.k", None, None),
+        (f"SELECT * FROM {W} L LEFT JOIN {U} R ON {SAME} AND L.k = R.k", None, None),
+        (f"SELECT * FROM ({TWICE}) L WHERE x IN (SELECT k FROM {U} R WHERE {SAME})", None, None),
+        (
+            "SELECT * FROM (SELECT k, COUNT(*), COUNT(*), window_start, window_end FROM "
+            f"{W} {GROUP}) L FULL JOIN (SELECT k, SUM(y) AS k, window_start, window_end FROM {W} WHERE x > 1 "
+            f"{GROUP}) R ON {SAME}",
+            "k COUNT(*) COUNT(*) window_start window_end k k window_start window_end",
+            None,
+        ),
+        (
+            f"SELECT k, COUNT(*), `COUNT(*)`, MAX(x) FROM {W} {GROUP}, `COUNT(*)`",
+            "k COUNT(*) COUNT(*) MAX(x)",
+            [
+                ("a", 1, 2, 1),
+                ("a", 1, 3, 2),
+                ("b", 1, 1, 0),
+                ("c", 1, 5, 4),
+                (None, 1, 1, 0),
+                (None, 1, 6, 5),
+            ],
+        ),
+        (
+            "SELECT k, `k of the grouping set`, `number of the grouping set`, COUNT(*) AS `k of the left "
+            f"side` FROM {W} GROUP BY window_start, window_end, CUBE (k, `k of the grouping set`), "
+            "`number of the grouping set`",
+            None,
+            None,
+        ),
+        (
+            "SELECT *, SUM(x) OVER w AS k, SUM(x) OVER w FROM t WINDOW w AS (PARTITION BY k ORDER BY ts ROWS "
+            "BETWEEN 1 PRECEDING AND CURRENT ROW)",
+            None,
+            None,
+        ),
+        (
+            "SELECT *, x AS ts FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts) AS k FROM t) "
+            "WHERE k = 1",
+            None,
+            None,
+        ),
+    ],
+)
+def test_columns_may_have_any_names_and_several_the_same(
+    query: str,
+    columns: str | None,
+    wanted: list[tuple[Any, ...]] | None,
+    spark: SparkSession,
+    table: Path,
+    tmp_path: Path,
+) -> None:
+    names, rows = results(spark, query, table, tmp_path, with_our_names)
+    assert columns is None or " ".join(names) == columns
+    assert rows == (wanted or rows) != []
+
+
+def test_keys_and_aggregates_of_windows_may_have_one_name(spark: SparkSession, table: Path) -> None:
+    df = with_our_names(spark.read.parquet(str(table))).withColumn("window_start", F.lit("w"))
+    windows = timerheap.spark.tumble(df, "ts", 10_000, watermark="0 seconds", late="emit")
+    counts = windows.groupBy("k", "window_start").agg(
+        F.count("*").alias("k"), F.max("COUNT(*)").alias("early")
+    )
+    assert counts.columns == ["k", "window_start", "window_start", "window_end", "window_time", "k", "early"]
+    found = sorted((tuple(row) for row in counts.toDF(*"abcdefg").select(*"abfg").collect()), key=repr)
+    assert found[:2] == [("a", "w", 2, 3), ("b", "w", 1, 1)]
+    assert timerheap.spark.late_rows(counts).columns[-1] == "late_by"
+
+
+@pytest.mark.parametrize("name", ["window_start", "window_end", "window_time"])
+def test_a_table_with_a_column_of_its_windows_raises(name: str, spark: SparkSession, table: Path) -> None:
+    spark.read.parquet(str(table)).withColumn(name, F.lit(1)).createOrReplaceTempView("t")
+    for query in (f"SELECT k FROM {W}", f"SELECT k, COUNT(*) FROM {W} {GROUP}"):
+        with pytest.raises(ValueError, match=f"table t must not have a column {name}, which .* rename it"):
+            timerheap.spark.sql(spark, query)
+
+
+def test_group_windows_leave_the_columns_of_the_table(
+    spark: SparkSession, table: Path, tmp_path: Path
+) -> None:
+    query = (
+        "SELECT TUMBLE_END(ts, INTERVAL '10' SECOND) AS e, window_end, MAX(window_start), COUNT(*) AS "
+        "window_time FROM t GROUP BY window_end, TUMBLE(ts, INTERVAL '10' SECOND)"
+    )
+
+    def with_bounds(df: DataFrame) -> DataFrame:
+        return df.withColumns({"window_start": F.col("x"), "window_end": F.coalesce("k", F.lit("n"))})
+
+    names, rows = results(spark, query, table, tmp_path, with_bounds)
+    assert names == ["e", "window_end", "MAX(window_start)", "window_time"]
+    assert [row[1:] for row in rows] == [("a", 2, 2), ("b", 0, 1), ("n", 5, 1), ("c", 4, 1), ("n", 0, 1)]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial, reduce
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,10 +27,10 @@ from timerheap.spark._exchange.slicing import (
     RankOrder,
 )
 from timerheap.spark._plan.aggregates import resolve_aggregate
-from timerheap.spark._plan.arguments import key_columns, named_column, quoted
+from timerheap.spark._plan.arguments import arrow_schema, key_columns, named_column, quoted
 from timerheap.spark._plan.build import Input, build, kept_only, marked, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay, strategy_of
-from timerheap.spark._query import Late, Query
+from timerheap.spark._query import Late, Query, computed_name, shown_name
 from timerheap.spark._windows import (
     GroupedWindows,
     Source,
@@ -41,7 +42,7 @@ from timerheap.spark._windows import (
     tumble,
 )
 from timerheap.spark._worker.sql_functions import GROUPED, FirstOfKey, FirstRows, GroupedSides, OverRows
-from timerheap.spark._worker.window_runner import GROUPING_SET, WINDOW_COLUMNS, WINDOW_TIME
+from timerheap.spark._worker.window_runner import GROUPING_SET, WINDOW_BOUND, WINDOW_COLUMNS
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import (
@@ -67,9 +68,8 @@ if TYPE_CHECKING:
         Windowing,
     )
 
-_HIDDEN = "__timerheap_"  # begins the names of columns that are not the user's, as those of `WINDOW`
-_ORDER, _NO_KEY = f"{_HIDDEN}order", f"{_HIDDEN}no_key"
-_OF_SIDES = " of the left side", " of the right side"
+_HIDDEN = "__timerheap_"  # begins the names of columns that are not the user's
+_ORDER, _NO_KEY, _COUNT = f"{_HIDDEN}order", f"{_HIDDEN}no_key", f"{_HIDDEN}count"
 _MARKS = (SEEN, KEPT, CHANNEL, AHEAD)
 
 _WINDOWS: dict[str, Callable[..., Windows]] = {
@@ -165,7 +165,7 @@ def sql(
     given = {name: value for name, value in options.items() if value is not None}
     found = _Planner(spark, watermark, processing_time, given).relation(parsed(query))
     df = found.timed.where(quoted(KEPT)) if KEPT in found.df.columns else found.df
-    return df.select(*map(quoted, _visible(df)))
+    return _select(df, (("*", "*"),))
 
 
 @dataclass(frozen=True)
@@ -232,11 +232,26 @@ def _millis(column: Column) -> Column:
 
 
 def _visible(df: DataFrame) -> list[str]:
-    return [name for name in df.columns if name not in WINDOW and not name.startswith(_HIDDEN)]
+    return [name for name in df.columns if not name.startswith(_HIDDEN)]
 
 
 def _hidden(df: DataFrame) -> list[str]:
     return [name for name in df.columns if name in (*WINDOW, *_MARKS, RANK)]
+
+
+def _unique(df: DataFrame) -> DataFrame:
+    """Rename columns whose names occur twice; `_shown` returns their names."""
+    names = [name.lower() for name in df.columns]
+    if len(set(names)) == len(names):
+        return df
+    pairs = enumerate(zip(df.columns, names, strict=True))
+    return df.toDF(
+        *(f"__timerheap:{at}:{name}" if names.count(lower) > 1 else name for at, (name, lower) in pairs)
+    )
+
+
+def _shown(name: str) -> str:
+    return re.sub(r"^__timerheap:\d+:", "", name)
 
 
 class _Planner:
@@ -263,6 +278,13 @@ class _Planner:
         if df is None:
             name = ".".join(f"`{part.replace('`', '``')}`" for part in node.table)
             df = self._tables[node.table] = self._spark.table(name)
+            arrow_schema(f"table {'.'.join(node.table)}", df.schema)
+        for name in node.bounds:
+            if name in df.columns and WINDOW_BOUND not in df.schema[name].metadata:
+                raise ValueError(
+                    f"query: table {'.'.join(node.table)} must not have a column {name}, which its windows "
+                    f"have; rename it in a view: SELECT {name} AS ..."
+                )
         time, strategy = _time(df, node, self._watermark, self._processing_time)
         source = _WINDOWS[function](df, time, watermark=strategy, **lengths, **self._options)._source
         rows = source.df
@@ -287,8 +309,7 @@ class _Planner:
     def _selected(self, node: Selected) -> _Relation:
         found = self.relation(node.source)
         df = _where(found, node.where).df
-        columns = _columns(df, node.columns)
-        return replace(found, df=df.select(*columns, *map(quoted, _hidden(df))))
+        return replace(found, df=_select(df, node.columns, _hidden(df)))
 
     def _aggregated(self, node: Aggregated) -> _Relation:
         from timerheap.spark._plan.flink_sql import Windowing
@@ -305,7 +326,7 @@ class _Planner:
             source = replace(found.clocks[0].source, **_IN_EACH_BATCH)
         df, by = found.df, {name: name for name in node.keys}
         if len(node.sets) > 1:
-            by = {name: f"{name} of the grouping set" for name in node.keys}  # aggregates see the row's own
+            by = {name: computed_name(1, name) for name in node.keys}  # aggregates see the row's own
             sets = {
                 there: (name, [at for at, names in enumerate(node.sets) if name in names])
                 for name, there in by.items()
@@ -318,10 +339,9 @@ class _Planner:
         calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
         grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", keys) if keys else [])
         result = grouped.agg(*(calls or [F.count("*")]))  # agg() requires one
-        result = result.withColumnsRenamed({there: name for name, there in by.items()})
-        if not windows:
-            result = _with_windows(result)
-        return replace(found, df=_select_list(result, node))
+        bounds = [f"{_HIDDEN}batch_{name}" for name in WINDOW_COLUMNS] if windows else WINDOW
+        named = [*windows, *node.keys, *keys[len(windows) + len(by) :], *bounds, *(node.calls or [_COUNT])]
+        return replace(found, df=_select_list(result.toDF(*named), node))
 
     def _ranked(self, node: Ranked) -> _Relation:
         from timerheap.spark._plan.flink_sql import Table
@@ -329,12 +349,12 @@ class _Planner:
         if isinstance(node.source, Table):
             df, clock = self._table(node.source)
             names = _visible(clock.source.df)
-            result = [*(df.schema[name] for name in names), StructField(node.name, LongType(), False)]
-            work = FirstOfKey(names, node.name)
-            return self._processed(work, df, node.keys, names, result, (clock,), time=clock.time)
+            result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
+            work = FirstOfKey(names, RANK)
+            ranked = self._processed(work, df, node.keys, names, result, (clock,), time=clock.time)
+            return replace(ranked, df=ranked.df.toDF(*names, node.name))
         found = self.relation(node.source)
         df = found.timed
-        names = [*_visible(df), *WINDOW]
         order = {f"{_ORDER}{at}": one for at, one in enumerate(node.order)}
         added = {name: kept_only(df, F.expr(one.text)) for name, one in order.items()}
         arrival: list[RankOrder] = []
@@ -342,12 +362,13 @@ class _Planner:
             by, *others = node.order
             keeps_last = node.limit == 1 and not others and by.descending and _is_time(by.text, node.source)
             arrival = [RankOrder(name, keeps_last, nulls_first=False) for name in ARRIVAL]
-        ranked = tuple(RankOrder(name, one.descending, one.nulls_first) for name, one in order.items())
-        ranking = Ranking(node.function, node.name, ranked, tuple(arrival), node.limit)
-        df = df.withColumns(added)
-        result = [*(df.schema[name] for name in names), StructField(node.name, LongType(), False)]
+        orders = tuple(RankOrder(name, one.descending, one.nulls_first) for name, one in order.items())
+        ranking = Ranking(node.function, RANK, orders, tuple(arrival), node.limit)
+        df = _unique(df.withColumns(added))
+        names = [*_visible(df), *WINDOW]
+        result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
         first = FirstRows(ranking, names)
-        return self._processed(
+        ranked = self._processed(
             first,
             df if found.ended else df.withColumn(ENDS, found.ends),
             node.keys,
@@ -357,6 +378,7 @@ class _Planner:
             ended=found.ended,
             local=None if found.ended else LocalFirstRows(ranking, [*node.keys]),
         )
+        return replace(ranked, df=ranked.df.toDF(*map(_shown, names), node.name))
 
     def _joined(self, node: Joined) -> _Relation:
         found = self._aggregated_sides(node) or self._rows_of_sides(node)
@@ -388,12 +410,12 @@ class _Planner:
         for number, side in enumerate(sides):
             df, texts = side.timed, [texts[number] for *texts, _ in node.keys]
             by = {name: kept_only(df, F.expr(one)) for name, one in zip(keys, texts, strict=True)}
+            df = _unique(df.withColumns({**by, ENDS: side.ends}))
             content = F.struct(*map(quoted, _visible(df))).alias(SIDES[number])
-            marks = [quoted(mark) for mark in _hidden(df)]
+            marks = [quoted(mark) for mark in (*keys, ENDS, *_hidden(df))]
             if len(clocks) == 2:
                 marks.append(F.lit(clocks.index(side.clocks[0])).cast("tinyint").alias(INPUT))
-            columns = [column.alias(key) for key, column in by.items()]
-            rows.append(df.select(*columns, content, *marks, side.ends.alias(ENDS)))
+            rows.append(df.select(content, *marks))
         if streaming and not ended:  # also event times without results advance the watermark
             seen = {(side.clocks[0].table, side.clocks[0].time) for side in sides if not side.ended}
             for number, clock in enumerate(clocks):
@@ -423,8 +445,9 @@ class _Planner:
         both, neither = F.array(F.lit(0), F.lit(1)), F.array(F.lit(None).cast("int"))
         numbers = F.when(left & right, both).when(left, F.array(F.lit(0))).when(right, F.array(F.lit(1)))
         names = [
-            {name: name + end for name in (*side.keys, *side.calls)}
-            for side, end in zip(sides, _OF_SIDES, strict=True)
+            {name: computed_name(number, name) for name in side.keys}
+            | {name: computed_name(2 + number, shown_name(name)) for name in side.calls}
+            for number, side in enumerate(sides)
         ]
         by: dict[str, tuple[str, list[int]]] = {}
         calls = []
@@ -439,27 +462,24 @@ class _Planner:
         else:
             df = df.where(kept)
         grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", [*by, GROUPING_SET]))
-        result = _with_windows(grouped.agg(*(calls or [F.count("*")]))).drop(*WINDOW_COLUMNS)
+        result = grouped.agg(*(calls or [F.count("*")]))
+        of_calls = [there[name] for side, there in zip(sides, names, strict=True) for name in side.calls]
+        result = result.toDF(*by, GROUPING_SET, *WINDOW, *(of_calls or [_COUNT]))
+        keys = {f"{KEY}{at}": texts for at, (*texts, _) in enumerate(node.keys)}
         for number, (side, there) in enumerate(zip(sides, names, strict=True)):
             others = [name for name in result.columns if name not in (*there.values(), *WINDOW)]
             result = result.withColumnsRenamed({name: shown for shown, name in there.items()})
             of_side = quoted(GROUPING_SET) == number
             result = _select_list(result, side, others, of_side)
-            made = {SIDES[number]: F.struct(*(quoted(name) for _, name in side.columns))}
-            made |= {
-                f"{KEY}{at}{_OF_SIDES[number]}": F.expr(str(texts[number]))
-                for at, texts in enumerate(node.keys)
-            }
-            columns_ = [F.when(of_side, column).alias(name) for name, column in made.items()]
-            result = result.select(*columns_, *map(quoted, [*others, *WINDOW]))
-        keys = [
-            F.coalesce(*(quoted(f"{KEY}{at}{end}") for end in _OF_SIDES)).alias(f"{KEY}{at}")
-            for at in range(len(node.keys))
-        ]
+            keyed = {key: F.when(of_side, F.expr(texts[number])) for key, texts in keys.items()}
+            if number:
+                keyed = {key: F.coalesce(quoted(key), one) for key, one in keyed.items()}
+            result = _unique(with_columns(result, keyed))
+            content = F.struct(*map(quoted, result.columns[: len(side.columns)]))
+            content = F.when(of_side, content).alias(SIDES[number])
+            result = result.select(content, *map(quoted, dict.fromkeys([*others, *keys, *WINDOW])))
         found = _Relation(result, (clock,), ended=True)
-        return replace(
-            found, df=result.select(*keys, *map(quoted, [*SIDES, *WINDOW]), found.ends.alias(ENDS))
-        )
+        return replace(found, df=result.withColumn(ENDS, found.ends))
 
     def _table(self, node: Table | Over) -> tuple[DataFrame, _Clock]:
         """Return the rows of a table with their marks, and its watermark."""
@@ -543,11 +563,6 @@ _IN_EACH_BATCH: dict[str, Any] = {
 """How the rows of windows that have ended are aggregated again: their windows are keys."""
 
 
-def _with_windows(result: DataFrame) -> DataFrame:
-    """Copy the columns of the windows to those of `WINDOW`."""
-    return result.withColumns(dict(zip(WINDOW, map(quoted, WINDOW_COLUMNS), strict=True)))
-
-
 def _select_list(
     result: DataFrame, node: Aggregated, others: Sequence[str] = (), of_side: Column | None = None
 ) -> DataFrame:
@@ -560,12 +575,7 @@ def _select_list(
     if node.having is not None:
         having = F.expr(node.having)
         result = result.where(having if of_side is None else F.when(of_side, having).otherwise(True))
-    times = {name for name, which in node.bounds.items() if which == WINDOW_COLUMNS[-1]}
-    columns = [
-        column.alias(name, metadata={WINDOW_TIME: True}) if name in times else column
-        for column, (_, name) in zip(_columns(result, node.columns, of_side), node.columns, strict=True)
-    ]
-    return result.select(*columns, *map(quoted, [*others, *WINDOW]))
+    return _select(result, node.columns, [*others, *WINDOW], of_side, node.bounds)
 
 
 def _where(found: _Relation, condition: str | None) -> _Relation:
@@ -578,21 +588,41 @@ def _where(found: _Relation, condition: str | None) -> _Relation:
     return replace(found, df=found.df.withColumn(KEPT, kept))
 
 
-def _columns(df: DataFrame, items: Items, wanted: Column | None = None) -> list[Column]:
-    """Return the columns of a SELECT; what it computes is null in rows that are not kept, or not `wanted`."""
+def _select(
+    df: DataFrame,
+    items: Items,
+    others: Sequence[str] = (),
+    wanted: Column | None = None,
+    bounds: Mapping[str, str] = MappingProxyType({}),
+) -> DataFrame:
+    """Return the columns of a SELECT, whose names may occur twice, and `others`.
+
+    What it computes is null in rows that are not kept, or not `wanted`. Its `bounds` of windows are marked.
+    """
     columns: list[Column] = []
+    names: list[str | None] = []
     for text, name in items:
-        if name != "*":
-            column = F.expr(text)
-            if not re.fullmatch(r"\w+|`[^`]*`", text):  # a column as it is keeps its metadata
-                column = kept_only(df, column) if wanted is None else F.when(wanted, column)
-            columns.append(column.alias(name))
+        if name == "*":
+            sides = [side for side in SIDES if side in df.columns and text in ("*", f"{side}.*")]
+            columns += [F.col(f"{side}.*") for side in sides] or [F.col("*")]
+            visible = _visible(df)
+            names += [field for side in sides for field in _fields(df, side)] or [
+                name if name in visible else None for name in df.columns
+            ]
             continue
-        sides = [side for side in SIDES if side in df.columns and text in ("*", f"{side}.*")]
-        columns += [quoted(side)[field].alias(field) for side in sides for field in _fields(df, side)]
-        if not sides:
-            columns += map(quoted, _visible(df))
-    return columns
+        column = F.expr(text)
+        if not re.fullmatch(r"\w+|`[^`]*`", text):  # a column as it is keeps its metadata
+            column = kept_only(df, column) if wanted is None else F.when(wanted, column)
+        mark = {"metadata": {WINDOW_BOUND: bounds[name]}} if name in bounds else {}
+        columns.append(column.alias(name, **mark))
+        names.append(name)
+    result = df.select(*columns, *map(quoted, others))
+    names += others
+    if None in names:
+        result = result.toDF(*map(str, range(len(names))))
+        kept = {str(at): name for at, name in enumerate(names) if name is not None}
+        result = result.select(*map(quoted, kept)).toDF(*kept.values())
+    return result
 
 
 def _fields(df: DataFrame, side: str) -> list[str]:
@@ -644,6 +674,10 @@ def _filled(both: DataFrame) -> dict[str, Column]:
 
 def _pairs(grouped: DataFrame, node: Joined) -> DataFrame:
     """Return the pairs of the rows of each group, as a join of its kind has them."""
+    for name in GROUPED:
+        type_: Any = grouped.schema[name].dataType
+        fields = [StructField(_shown(field.name), field.dataType) for field in type_.elementType]
+        grouped = grouped.withColumn(name, quoted(name).cast(ArrayType(StructType(fields))))
     left, right = SIDES
     lefts, rights = (f"`{name}`" for name in GROUPED)
     that = node.condition
@@ -654,7 +688,7 @@ def _pairs(grouped: DataFrame, node: Joined) -> DataFrame:
         if node.how == "anti":
             found = f"NOT {found if node.null_aware else f'coalesce({found}, false)'}"
         kept = grouped.select(F.explode(F.expr(f"filter({lefts}, {left} -> {found})")).alias(left), *windows)
-        return kept.select(*(quoted(left)[name].alias(name) for name in _fields(kept, left)), *windows)
+        return kept.select(f"{left}.*", *windows)
     if node.how == "right":
         of_right = lefts if that is None else f"filter({lefts}, {left} -> {that})"
         pairs = grouped.select(F.explode(F.expr(rights)).alias(right), F.expr(lefts), *windows)
@@ -723,7 +757,7 @@ def _time(
     made = strategy_of("watermark", strategy)
     if made is not strategy:
         strategy = _behind(made._delay)
-    if strategy is None and df.schema[time].metadata.get(WINDOW_TIME):
+    if strategy is None and df.schema[time].metadata.get(WINDOW_BOUND) == WINDOW_COLUMNS[2]:
         strategy = _behind(0)  # since all results of one window time arrive together
     if strategy is None:
         delay = spark_delay(df, time)

@@ -35,7 +35,7 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import Input, build, kept_only, marked, planned, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns
-from timerheap.spark._query import Late, Query, WindowWork, shown_name, visible
+from timerheap.spark._query import Late, Query, WindowWork, computed_name, shown_name, visible
 from timerheap.spark._slices import WindowSpec
 from timerheap.spark._worker.window_runner import EARLY, WINDOW_COLUMNS
 from timerheap.tvf import (
@@ -136,7 +136,9 @@ class WindowPlan:
             late_columns=tuple(late_columns),
             key_names=[shown_name(name) for name in self.keys],
         )
-        return build(query, rows, each_batch=source.each_batch)
+        result = build(query, rows, each_batch=source.each_batch)
+        shown = list(map(shown_name, result.columns))
+        return result if shown == result.columns else result.toDF(*shown)
 
     def _with_times(self) -> DataFrame:
         """Return the rows that meet the condition of the source, and those that have a time to observe."""
@@ -183,6 +185,10 @@ class WindowPlan:
         fields += [one.field for one in self.computed]
         if source.emit_every is not None:
             fields.append(StructField(EARLY, BooleanType(), False))
+        names = [field.name for field in fields]
+        for at, name in enumerate(names):
+            if name in names[:at]:  # as in Spark, two columns of the result may have one name
+                fields[at] = StructField(computed_name(at, name), fields[at].dataType, fields[at].nullable)
         return StructType(fields)
 
     def work(self) -> WindowWork:
@@ -237,7 +243,7 @@ class WindowPlan:
             "global": f"{planned(source.df, source.max_parallelism).max_parallelism} key groups of "
             f"({keys}), {'slices' if slices else 'sessions'} in Python workers",
             "late": f"a row is late when {over} has fired; {late}",
-            "sink": f"append: {', '.join(self._result().names)}",
+            "sink": f"append: {', '.join(map(shown_name, self._result().names))}",
         }
         return "\n".join(f"{name:8}{text}" for name, text in lines.items())
 

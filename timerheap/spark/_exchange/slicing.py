@@ -87,14 +87,14 @@ class SlicedRows:
         return pa.RecordBatch.from_arrays([*arrays, *columns, hashes], names=names)
 
 
-WINDOW = ["start of the window", "end of the window", "time of the window"]
+WINDOW = ["__timerheap_window_start", "__timerheap_window_end", "__timerheap_window_time"]
 """Names of the columns with the window of each row."""
 
 ENDS = "__timerheap_ends"
 """Name of the column with the watermark at which the window of a row ends, in epoch ms."""
 
 RANK = "__timerheap_rank"
-"""Name of the column with the rank of a row that only QUALIFY refers to."""
+"""Name of the column with the rank of a row."""
 
 ARRIVAL = "__timerheap_batch", "__timerheap_place"
 """Names of the columns with a row's micro-batch and its place in that, which `LocalFirstRows` adds."""

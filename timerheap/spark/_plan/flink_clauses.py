@@ -11,6 +11,7 @@ from itertools import chain, combinations, product
 from sqlglot import exp
 
 from timerheap.spark._plan.flink_text import expect_only, refuse, text_of, written
+from timerheap.spark._query import computed_name
 from timerheap.spark._worker.window_runner import GROUPING_SET
 
 BOUNDS = ("window_start", "window_end", "window_time")
@@ -250,7 +251,7 @@ class Outside:
             refuse(f"{written(node)} with a window table function", f"write {', '.join(BOUNDS)}")
         if not isinstance(node, (exp.AggFunc, exp.Filter)):
             return node
-        name = text_of(node)
+        name = computed_name(0, text_of(node))
         self.calls[name] = call_of(node)
         return exp.column(name, quoted=True)
 

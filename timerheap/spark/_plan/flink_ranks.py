@@ -44,8 +44,10 @@ def _without_aliases(select: exp.Select) -> None:
             column.replace(named[column.name].copy())
 
 
-def _name_of(item: exp.Expr) -> str:
-    return item.alias_or_name if isinstance(item, (exp.Alias, exp.Column)) else text_of(item)
+def named(item: exp.Expr, computed: exp.Expr) -> exp.Expr:
+    """Return what computes an item of a select list, with the name of the item."""
+    name = item.alias_or_name if isinstance(item, (exp.Alias, exp.Column)) else text_of(item)
+    return exp.alias_(computed.unalias(), name, quoted=True)
 
 
 def _ranks_of_groups(select: exp.Select) -> exp.Select:
@@ -62,7 +64,7 @@ def _ranks_of_groups(select: exp.Select) -> exp.Select:
         if item.is_star or item.find(exp.Window):
             ranks.append("expressions", item.copy())
         else:
-            ranks.append("expressions", exp.alias_(there(item), _name_of(item), quoted=True))
+            ranks.append("expressions", named(item, there(item)))
     if (qualify := select.args.get("qualify")) is not None:
         ranks.set("qualify", qualify.copy())
         conditions = qualify.this
@@ -91,12 +93,27 @@ def _conditions_on_ranks(select: exp.Select) -> exp.Select:
             node.set("table", None)
         return node
 
-    items = [
-        exp.alias_(one, _name_of(one), quoted=True) if isinstance(one, exp.Window) else one
-        for one in select.expressions
-    ]
+    items = [named(one, one) if isinstance(one, exp.Window) else one for one in select.expressions]
     return (
         exp.Select(expressions=[one.transform(outside) for one in items])
         .from_(ranks.subquery(copy=False))
         .where(condition.transform(outside))
     )
+
+
+def at_most(condition: exp.Expr, name: str) -> int | None:
+    """Return n of ``rownum <= n``, ``rownum < n + 1``, ``rownum = 1`` or the flipped forms; else None."""
+    flipped = {exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
+    if not isinstance(condition, exp.Binary):
+        return None
+    kind, left, right = type(condition), condition.left, condition.right
+    if isinstance(left, exp.Literal):
+        kind, left, right = flipped.get(kind, exp.Binary), right, left
+    if not isinstance(left, exp.Column) or left.name != name:
+        return None
+    if not isinstance(right, exp.Literal) or not right.is_int:
+        return None
+    n = int(right.name)
+    if kind is exp.LTE or (kind is exp.EQ and n == 1):
+        return n
+    return n - 1 if kind is exp.LT else None

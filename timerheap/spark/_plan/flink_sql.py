@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from timerheap.spark._exchange.slicing import RANK
+from timerheap.spark._exchange.slicing import RANK, WINDOW
 from timerheap.spark._plan.flink_clauses import (
     BOUNDS,
     EXAMPLE,
@@ -24,8 +24,9 @@ from timerheap.spark._plan.flink_clauses import (
     time_of,
     window_arguments,
 )
-from timerheap.spark._plan.flink_ranks import PATTERN, RANKS, nested_ranks
+from timerheap.spark._plan.flink_ranks import PATTERN, RANKS, at_most, named, nested_ranks
 from timerheap.spark._plan.flink_text import expect_only, parsed_select, refuse, rename, text_of, written
+from timerheap.spark._query import computed_name
 from timerheap.spark._worker.wrapped_runners import SIDES
 
 LEFT, RIGHT = SIDES
@@ -57,11 +58,12 @@ class Windowing:
     time: str
     lengths: dict[str, int]  # arguments of the function, ms
     partition: tuple[str, ...] = ()
+    names: tuple[str, ...] = BOUNDS  # of the columns with the bounds
 
     @property
     def bounds(self) -> dict[str, str]:
         """The columns that have a bound of the window, and which."""
-        return {name: name for name in BOUNDS}
+        return dict(zip(self.names, BOUNDS, strict=True))
 
 
 @dataclass(frozen=True)
@@ -418,17 +420,18 @@ def _of_group_windows(select: exp.Select, table: Table) -> Windowing:
         return _OF_GROUP_WINDOWS[end].copy()
 
     keys = [one for one in terms if one is not call]
-    select.args["group"].set("expressions", [*keys, *(exp.column(bound) for bound in BOUNDS[:2])])
-    select.set("expressions", [one.transform(replaced) for one in select.expressions])
+    select.args["group"].set("expressions", [*keys, *(exp.column(bound) for bound in WINDOW[:2])])
+    items = [(one, one.transform(replaced)) for one in select.expressions]
+    select.set("expressions", [one if one == new else named(one, new) for one, new in items])
     if having := select.args.get("having"):
         having.transform(replaced, copy=False)
     by = tuple(name_of(key, "GROUP BY") for key in keys) if function == "SESSION" else ()
     time, lengths = windows
-    return Windowing(function.lower(), table.table, time, lengths, by)
+    return Windowing(function.lower(), table.table, time, lengths, by, tuple(WINDOW))
 
 
 _OF_GROUP_WINDOWS: dict[str, exp.Expr] = {
-    **{end: exp.column(bound) for end, bound in zip(("START", "END", "ROWTIME"), BOUNDS, strict=True)},
+    **{end: exp.column(bound) for end, bound in zip(("START", "END", "ROWTIME"), WINDOW, strict=True)},
     "PROCTIME": exp.CurrentTimestamp(),
 }
 """What TUMBLE_START and so on stand for, by the end of their names."""
@@ -449,7 +452,7 @@ def _expect_keys_of_rows(
     """Raise unless the rows of windows can be aggregated so: their windows are not known yet."""
     for node in conditions:
         for column in node.find_all(exp.Column):
-            if column.name in BOUNDS:
+            if column.name in source.bounds:
                 refuse(f"WHERE with {column.name}", "move conditions on windows to HAVING")
     if source.function == "session" and len(sets) > 1:
         refuse(
@@ -558,11 +561,11 @@ def _over(select: exp.Select, source: Node, conditions: list[exp.Expr], overs: l
     def replaced(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Window):
             return node
-        name = text_of(node)
+        name = computed_name(0, text_of(node))
         calls[name] = call_of(node.this, _PROCESS)
         return exp.column(name, quoted=True)
 
-    items = [item.transform(replaced) for item in select.expressions]
+    items = [item if item.is_star else named(item, item.transform(replaced)) for item in select.expressions]
     over_rows = Over(
         table=source.table,
         where=_conjunction(conditions),
@@ -593,31 +596,13 @@ def _first(source: Selected, rank: Ranked, conditions: list[exp.Expr]) -> tuple[
     """Return the ranked rows up to the limit that is among the conditions, and the others."""
     if rank.limit:
         return source, conditions
-    limits = [n for n in (_at_most(one, rank.name) for one in conditions) if n is not None]
+    limits = [n for n in (at_most(one, rank.name) for one in conditions) if n is not None]
     if len(limits) != 1 or limits[0] < 1:
         _refuse_rank(rank)
     if isinstance(rank.source, Table) and limits[0] > 1:
         refuse("a Top-N of all rows, whose result changes,", f"the first row by time is: {rank.name} = 1")
-    others = [one for one in conditions if _at_most(one, rank.name) is None]
+    others = [one for one in conditions if at_most(one, rank.name) is None]
     return replace(source, source=replace(rank, limit=limits[0])), others
-
-
-def _at_most(condition: exp.Expr, name: str) -> int | None:
-    """Return n of ``rownum <= n``, ``rownum < n + 1``, ``rownum = 1`` or the flipped forms; else None."""
-    flipped = {exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
-    if not isinstance(condition, exp.Binary):
-        return None
-    kind, left, right = type(condition), condition.left, condition.right
-    if isinstance(left, exp.Literal):
-        kind, left, right = flipped.get(kind, exp.Binary), right, left
-    if not isinstance(left, exp.Column) or left.name != name:
-        return None
-    if not isinstance(right, exp.Literal) or not right.is_int:
-        return None
-    n = int(right.name)
-    if kind is exp.LTE or (kind is exp.EQ and n == 1):
-        return n
-    return n - 1 if kind is exp.LT else None
 
 
 def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Joined:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from timerheap._values import Misfit
 from timerheap.spark._arrow import KeyedRows, narrow_column
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._query import Query, WindowWork, shown_name
+from timerheap.spark._query import Query, WindowWork, computed_name, shown_name
 from timerheap.spark._slices import KEY_HASH, input_column
 from timerheap.spark._worker.output import ResultBuffer, column_of
 from timerheap.spark._worker.row_runner import RowsAhead
@@ -23,10 +23,13 @@ WINDOW_COLUMNS = ["window_start", "window_end", "window_time"]
 EARLY = "early"
 """Name of the column that is true in an early result, before the window has ended."""
 
-WINDOW_TIME = "timerheap.window_time"
-"""Metadata key of a column of window times; windows with the same time are emitted in one micro-batch."""
+WINDOW_BOUND = "timerheap.window_bound"
+"""Metadata key of a column with a bound of windows: which of `WINDOW_COLUMNS` it is.
 
-GROUPING_SET = "number of the grouping set"
+Windows with the same time are emitted in one micro-batch.
+"""
+
+GROUPING_SET = computed_name(2, "number of the grouping set")
 """Name of the column with the number of a group's grouping set."""
 
 
@@ -38,7 +41,7 @@ class WindowRunner:
 
     def __init__(self, work: WindowWork, query: Query) -> None:
         self._work = work
-        self._late_columns = list(query.late_columns)
+        self._late_columns, self._names = list(query.late_columns), query.result.names
         self.rows_ahead = RowsAhead()  # none: a window has its rows in any order
         self.fired_timers = 0
         self.metrics = None
@@ -117,7 +120,8 @@ class WindowRunner:
         if self._work.emit_every is not None:
             columns.append(pa.array(np.full(len(results), early)))
             fields.append(pa.field(EARLY, pa.bool_()))
-        self._output.batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), "a window")
+        batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        self._output.batch(batch.rename_columns(self._names), "a window")
 
 
 def result_column(result: np.ma.MaskedArray[Any, Any], field: pa.Field) -> pa.Array:
@@ -129,7 +133,7 @@ def result_column(result: np.ma.MaskedArray[Any, Any], field: pa.Field) -> pa.Ar
         try:
             column = column_of([None if null else value for value, null in values], type_)
         except Misfit as e:
-            raise ValueError(f"agg: the result {field.name!r}: {e}") from None
+            raise ValueError(f"agg: the result {shown_name(field.name)!r}: {e}") from None
         return narrow_column(column, type_)
     column = pa.array(data, mask=mask)
     return column.cast(pa.int32()).cast(type_) if pa.types.is_date32(type_) else column.cast(type_)

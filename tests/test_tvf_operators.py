@@ -116,7 +116,7 @@ def windows(draw: st.DrawFn) -> tuple[Model, SliceAssigner]:
             size = step
         case "HOP":
             size += step // draw(st.sampled_from([1, 2, 3, 4, 5])) if size > step else 0
-            assigner = HoppingSliceAssigner(size, step, **where)
+            assigner = HoppingSliceAssigner(size, step, **where, any_size=True)
         case _:
             assigner = CumulativeSliceAssigner(size, step, **where)
     return Model(kind, size, step, where["offset"], zone), assigner

@@ -94,7 +94,7 @@ def test_a_time_zone_that_is_not_a_str_raises() -> None:
 ASSIGNERS: list[SliceAssigner] = [
     TumblingSliceAssigner(3_600_000, 5),
     HoppingSliceAssigner(7_200_000, 600_000, -3, "Australia/Lord_Howe"),
-    HoppingSliceAssigner(7_200_000, 1_500_000, 7, "America/New_York"),
+    HoppingSliceAssigner(7_200_000, 1_500_000, 7, "America/New_York", any_size=True),
     CumulativeSliceAssigner(DAY, 3_600_000, 0, "America/New_York"),
 ]
 
@@ -147,7 +147,14 @@ def test_the_first_and_the_last_watermark_are_the_same_in_every_zone() -> None:
         ),
         (lambda: TumblingSliceAssigner(timedelta(microseconds=1)), "size must be a whole number of milli"),
         (lambda: HoppingSliceAssigner(10, 0), "slide must be more than 0 ms, got 0"),
-        (lambda: HoppingSliceAssigner(5, 10), r"slide must be at most size \(5 ms\), got 10 ms: rows"),
+        (
+            lambda: HoppingSliceAssigner(10, 3),
+            r"size must be a multiple of slide \(3 ms\), such as 9 or 12 ms, got 10",
+        ),
+        (
+            lambda: HoppingSliceAssigner(5, 10, any_size=True),
+            r"slide must be at most size \(5 ms\), got 10 ms: rows",
+        ),
         (lambda: CumulativeSliceAssigner(10, 3), "max_size must be a multiple of step .* 9 or 12 ms, got 10"),
         (lambda: CumulativeSliceAssigner(10, 20), "max_size must be a multiple of step .* got 10 ms"),
         (lambda: CumulativeSliceAssigner(0, 5), "max_size must be more than 0 ms, got 0"),

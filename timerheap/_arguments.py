@@ -145,9 +145,9 @@ def multiple(name: str, value: Length, part_name: str, part_value: Length) -> tu
 
     Examples
     --------
-    >>> multiple("max_size", 10, "step", 3)
+    >>> multiple("size", 10, "slide", 3)
     Traceback (most recent call last):
-    ValueError: max_size must be a multiple of step (3 ms), such as 9 or 12 ms, got 10 ms
+    ValueError: size must be a multiple of slide (3 ms), such as 9 or 12 ms, got 10 ms
     """
     size, part = window_length(name, value), window_length(part_name, part_value)
     if size % part:

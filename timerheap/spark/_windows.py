@@ -441,7 +441,7 @@ def hop(
     """
 
     def make(zone: str) -> SliceAssigner:
-        return HoppingSliceAssigner(size, slide, offset, zone, event_time=time is not None)
+        return HoppingSliceAssigner(size, slide, offset, zone, event_time=time is not None, any_size=True)
 
     return Windows(
         Source.checked(df, time, make, watermark, time_zone, channel, late, emit_every, max_parallelism)

@@ -162,9 +162,11 @@ class HoppingSliceAssigner(SliceAssigner):
     Parameters
     ----------
     size, slide : int, timedelta or str
-        The length of the windows, and the distance of their starts, which is not larger; an int is in ms.
+        The length of the windows, a multiple of their distance; an int is in ms.
     offset, time_zone, event_time
         As in `TumblingSliceAssigner`, but the offset is not limited.
+    any_size : bool
+        Whether `size` need not be a multiple of `slide`, as in Flink's GROUP BY HOP.
 
     Attributes
     ----------
@@ -174,7 +176,7 @@ class HoppingSliceAssigner(SliceAssigner):
     Raises
     ------
     TypeError, ValueError, OverflowError
-        As in `TumblingSliceAssigner`, or if `slide` is larger than `size`.
+        As in `TumblingSliceAssigner`, or if `size` is not a multiple of `slide`, or less with `any_size`.
 
     Examples
     --------
@@ -193,7 +195,10 @@ class HoppingSliceAssigner(SliceAssigner):
         time_zone: str = "UTC",
         *,
         event_time: bool = True,
+        any_size: bool = False,
     ) -> None:
+        if not any_size:
+            multiple("size", size, "slide", slide)
         self.size, self.slide = window_length("size", size), positive("slide", slide)
         if self.slide > self.size:
             raise ValueError(

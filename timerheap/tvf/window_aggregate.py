@@ -553,6 +553,8 @@ class GlobalWindowAggregate:
         if len(slices):
             first = max(first, int(slices.slice_ends[0]))
             last = min(last, int(self.assigner.last_window_ends(slices.slice_ends).max()))
+        else:
+            last = first
         layout = lay_out(self.assigner, slices.key_ids, slices.slice_ends, first, last)
         keys, ends, results = evaluate(self.aggregation, slices, layout, self.assigner)
         starts, times = self.assigner.window_starts(ends), self.assigner.window_times(ends)

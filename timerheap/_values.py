@@ -10,7 +10,6 @@ import decimal
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from copy import deepcopy
 from decimal import Decimal
 from types import GeneratorType
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from timerheap._moments import EPOCH, local_time, moment_of
 from timerheap.row import Row
 from timerheap.types import LOCAL, arrow_type
 
@@ -94,51 +94,6 @@ def detached(value: Any) -> Any:
 Convert = Callable[[Any], Any]
 RowClass = Callable[..., Callable[..., tuple[Any, ...]]]
 """Takes the names of the fields and returns what takes their values: ``pyspark.sql.Row``, `NamedRow`."""
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICRO = datetime.timedelta(microseconds=1)
-_DAYS = datetime.timedelta(days=2)
-_OUT_OF_RANGE = OverflowError, ValueError, OSError  # raised by Python's datetime
-
-
-def local_time(moment: int | datetime.datetime) -> datetime.datetime:
-    """Return a moment, epoch microseconds or a datetime with a zone, in local time, without a zone.
-
-    As in PySpark. In the hour that is repeated when clocks go back, ``fold`` tells which one it is.
-
-    OverflowError: if the year there is not one from 1 to 9999
-    """
-    micros = moment if isinstance(moment, int) else (moment - _EPOCH) // _MICRO
-    seconds, rest = divmod(micros, 1_000_000)
-    try:
-        return datetime.datetime.fromtimestamp(seconds).replace(microsecond=rest)
-    except _OUT_OF_RANGE:  # Python also computes the day before, and UTC
-        inwards = _DAYS if micros < 0 else -_DAYS
-        near = _EPOCH + (micros * _MICRO + inwards)
-        return near.astimezone().replace(tzinfo=None) - inwards
-
-
-def moment_of(value: datetime.datetime) -> datetime.datetime:
-    """Return a datetime with a zone: UTC, or the local one if Python has the year only there.
-
-    A datetime without a zone is local time.
-
-    OverflowError: if Python has the year in neither
-    """
-    with suppress(*_OUT_OF_RANGE):
-        return value.astimezone(datetime.UTC)
-    if value.tzinfo is not None:
-        value = local_time((value - _EPOCH) // _MICRO)
-    near = value + (_DAYS if value.year == 1 else -_DAYS)  # Python also computes the days around
-    aware = value.replace(tzinfo=near.astimezone().tzinfo)
-    with suppress(OverflowError):
-        return aware.astimezone(datetime.UTC)
-    return aware
-
-
-def micros_of(value: datetime.datetime) -> int:
-    """Return a datetime in epoch microseconds; one without a zone is local time."""
-    return (moment_of(value) - _EPOCH) // _MICRO
 
 
 def local_reader(type_: pa.DataType) -> Convert | None:
@@ -392,7 +347,7 @@ def _timestamp(type_: pa.DataType) -> Convert:
     def timestamp(value: Any) -> Any:
         try:
             if type(value) is int:
-                moment = _EPOCH + datetime.timedelta(milliseconds=value)
+                moment = EPOCH + datetime.timedelta(milliseconds=value)
                 return moment if type_.tz is not None else moment.replace(tzinfo=None)
             if not isinstance(value, datetime.datetime):
                 raise Misfit(f"{_show(value)} does not fit {type_}: pass a datetime, or epoch ms as an int")

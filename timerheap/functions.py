@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from timerheap.types import _Subscripted
@@ -221,6 +222,10 @@ class TimerService(ABC):
     "silent" or "reminder": each is stored once per key group, as long as some timer has it. Flink's process
     table functions have named timers, too (``registerOnTime(name, time)``); its DataStream API has none.
 
+    The time of a timer is an int of epoch milliseconds or a datetime, which is rounded down to them. A
+    datetime without a time zone is local time, like the timestamps of rows. A warning is logged for a timer
+    that is more than 30 years before its row, as one in seconds is.
+
     Timers of a key with the same timestamp fire in an order that depends on their names alone, the one
     without a name first.
 
@@ -237,25 +242,29 @@ class TimerService(ABC):
         """Return the watermark, epoch milliseconds."""
 
     @abstractmethod
-    def register_event_time_timer(self, timestamp: int, *, name: str | None = None) -> None:
-        """Register a timer that fires when the watermark reaches `timestamp`, epoch milliseconds.
+    def register_event_time_timer(self, timestamp: int | datetime, *, name: str | None = None) -> None:
+        """Register a timer that fires when the watermark reaches `timestamp`.
 
         With a `name`, the key's timer of that name is moved if there is one.
         """
 
     @abstractmethod
-    def register_processing_time_timer(self, timestamp: int, *, name: str | None = None) -> None:
-        """Register a timer that fires when the clock has passed `timestamp`, epoch milliseconds.
+    def register_processing_time_timer(self, timestamp: int | datetime, *, name: str | None = None) -> None:
+        """Register a timer that fires when the clock has passed `timestamp`.
 
         With a `name`, the key's timer of that name is moved if there is one.
         """
 
     @abstractmethod
-    def delete_event_time_timer(self, timestamp: int | None = None, *, name: str | None = None) -> None:
+    def delete_event_time_timer(
+        self, timestamp: int | datetime | None = None, *, name: str | None = None
+    ) -> None:
         """Delete the event-time timer of that timestamp, or of that name, if there is one."""
 
     @abstractmethod
-    def delete_processing_time_timer(self, timestamp: int | None = None, *, name: str | None = None) -> None:
+    def delete_processing_time_timer(
+        self, timestamp: int | datetime | None = None, *, name: str | None = None
+    ) -> None:
         """Delete the processing-time timer of that timestamp, or of that name, if there is one."""
 
     @abstractmethod
@@ -286,7 +295,8 @@ class BatchTimerService(ABC):
     """Registers and deletes timers of many keys together, with or without a name; see `TimerService`.
 
     The arrays are int64 and are broadcast to shape (n,). Each call costs O(n log timers). Timestamps are in
-    epoch ms.
+    epoch ms, or a column of timestamps: of pyarrow or numpy's datetime64, which are in UTC, or datetimes as
+    in `TimerService`.
     """
 
     @abstractmethod

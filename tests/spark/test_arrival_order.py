@@ -96,7 +96,7 @@ def test_rows_ahead_of_due_timers_are_counted(batches: list[list[Step]]) -> None
 def test_rows_ahead_of_timers_of_the_same_call_are_counted() -> None:
     group = Group(Columns())
     group.batch([Step(1, 10, 15, 0), Step(2, 10, 99, 0)], 12)
-    assert group.runner.rows_ahead.first is None
+    assert group.runner.rows_ahead.warnings == {}
     group.batch([Step(1, 14, 30, 0), Step(2, 16, 99, 0), Step(1, 16, 30, 0), Step(1, 20, 30, 0)], 19)
     assert group.runner.rows_ahead.count == 2, "of key 1, whose timer at 15 they have moved"
     group.batch([Step(3, 21, 25, 0), Step(3, 26, 26, 0)], 40)
@@ -107,7 +107,7 @@ def test_the_first_row_ahead_is_described() -> None:
     group = Group(Rows())
     group.batch([Step(7, 10, 15, 0), Step(7, 20, 99, 0), Step(7, 30, 99, 0)], 29)
     assert group.runner.rows_ahead.count == 2
-    message = group.runner.rows_ahead.first
+    message = group.runner.rows_ahead.warnings["rows ahead"]
     assert message is not None
     assert message.startswith(
         "in order of arrival, a row with timestamp 20 was processed before a timer of its key at 15, "

@@ -9,6 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,6 +19,8 @@ from pyspark.sql import Row
 from timerheap import (
     AggregateFunction,
     AggregatingStateDescriptor,
+    BatchProcessFunction,
+    DueTimers,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -25,7 +28,9 @@ from timerheap import (
     RuntimeContext,
     ValueStateDescriptor,
 )
-from timerheap._values import ArrowTypes, local_time, micros_of
+from timerheap._moments import local_time, micros_of, moment_of
+from timerheap._values import ArrowTypes
+from timerheap.flink import InternalTimerService, ManualProcessingTimeService, SimpleTimerService
 from timerheap.spark._slices import PartialColumns, WindowSpec, input_column, objects
 from timerheap.spark._window_operator import _element_type
 from timerheap.spark._worker.processor_states import StructCodec
@@ -212,3 +217,112 @@ def test_python_aggregates_and_window_contents_keep_the_pass(hour: int, zone: An
     elements = _element_type(pa.schema([("at", pa.timestamp("us", "UTC"))]))
     codec = ArrowTypes(Row).codec(elements, "an element")
     assert exact(codec.decode(codec.encode((at,)))) == exact((at,))
+
+
+class Promise(KeyedProcessFunction):
+    """Registers a timer at the time in a row, and two that it deletes again."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        timers = ctx.timer_service()
+        timers.register_event_time_timer(value.promised)
+        timers.register_event_time_timer(value.promised + datetime.timedelta(hours=1))
+        timers.delete_event_time_timer(value.promised + datetime.timedelta(hours=1))
+        timers.register_processing_time_timer(value.promised, name="clock")
+        again = pd.Timestamp(micros_of(value.promised) - 1, unit="us", tz="UTC")
+        timers.register_processing_time_timer(again)
+        timers.delete_processing_time_timer(moment_of(value.promised))
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        yield (timestamp,)
+
+
+class Promises(BatchProcessFunction):
+    """Does the same in columns."""
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context) -> None:
+        timers, promised = ctx.timer_service(), batch.column("promised")
+        assert timers.register_event_time_timers(ctx.ids, promised).all()
+        later = [at + datetime.timedelta(hours=1) for at in promised.to_pylist()]
+        assert timers.register_event_time_timers(ctx.ids, later).all()
+        assert timers.delete_event_time_timers(ctx.ids, np.array(later, object)).all()
+        timers.register_processing_time_timers(ctx.ids, local_time(micros_of(later[0])), name="clock")
+        timers.register_processing_time_timers(ctx.ids, promised.to_numpy(zero_copy_only=False), name="clock")
+
+    def on_timers(self, due: DueTimers, ctx: BatchProcessFunction.Context) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"at": due.timestamps})
+
+
+@pytest.mark.parametrize("hour", [0, 1])
+@pytest.mark.parametrize("function", [Promise(), Promises()])
+def test_a_timer_may_be_set_for_a_datetime(function: Any, hour: int, zone: Any) -> None:
+    zone("Europe/Berlin")
+    moment = datetime.datetime(2026, 10, 25, hour, 30, 0, 1_999, tzinfo=datetime.UTC)
+    at = int(moment.timestamp() * 1000)
+    tester = ProcessTester(function, "k", "k string, promised timestamp", "at bigint", processing_time=True)
+    tester.push([("a", moment)])
+    assert [(timer.timestamp, timer.name) for timer in tester.timers()] == [(at, None), (at, "clock")]
+    assert tester.advance_watermark(at - 1) == tester.advance_clock(at) == []
+    assert tester.advance_watermark(at) == tester.advance_clock(at + 1) == [Row(at=at)]
+
+
+class Ignore:
+    def on_event_time(self, timer: Any) -> None: ...
+    def on_processing_time(self, timer: Any) -> None: ...
+
+
+def test_timers_of_flinks_service_take_datetimes(zone: Any) -> None:
+    zone("Europe/Berlin")
+    moment = datetime.datetime(2026, 10, 25, 2, 30, fold=1)
+    internal = InternalTimerService(Ignore(), ManualProcessingTimeService())
+    service, internal.key_context.current_key = SimpleTimerService(internal), "a"
+    service.register_event_time_timer(moment)
+    assert service.event_time_timers() == [1_792_891_800_000]
+    service.delete_event_time_timer(moment)
+    assert service.event_time_timers() == []
+
+
+class Wrong(KeyedProcessFunction):
+    def __init__(self, time: Any) -> None:
+        self.time = time
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        ctx.timer_service().register_event_time_timer(self.time)
+
+
+def test_a_timer_without_a_time_is_refused() -> None:
+    for wrong, error in [
+        (pd.NaT, "timestamp must be a time, got NaT"),
+        (np.datetime64("NaT"), "timestamp must be an integer, got .*NaT"),
+        ("2026-01-01", r"timestamp must be an integer, got '2026-01-01' \(str\)"),
+        (datetime.date(2026, 1, 1), "timestamp must be an integer, got datetime.date"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=error):
+            ProcessTester(Wrong(wrong), "k", "k string", "k string").push([("a",)])
+
+
+class Seconds(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        ctx.timer_service().register_event_time_timer(value.at // 1000 if value.at % 2 else 0)
+
+
+class SecondsInColumns(BatchProcessFunction):
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context) -> None:
+        assert ctx.timestamps is not None
+        seconds = np.where(ctx.timestamps % 2, ctx.timestamps // 1000, 0)
+        ctx.timer_service().register_event_time_timers(ctx.ids, seconds)
+
+
+@pytest.mark.parametrize("function", [Seconds(), SecondsInColumns()])
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_timers_in_seconds_are_warned_of_once(function: Any, order: Any, caplog: Any) -> None:
+    tester = ProcessTester(function, "k", "k string, at bigint", "k string", "at", order=order)
+    tester.push([("a", 1_792_891_800_000)])
+    tester.advance_watermark(1_792_891_800_000)
+    assert not any("30 years" in each for each in caplog.messages), (
+        "a timer at 0 is meant to fire with the next watermark"
+    )
+    tester.push([("a", 1_792_891_800_001), ("b", 1_792_891_800_003)])
+    tester.advance_watermark(1_792_891_800_003)
+    (message,) = [each for each in caplog.messages if "30 years" in each]
+    assert message.startswith("a timer was registered for 1792891800, more than 30 years before 179289180000")
+    assert message.endswith("timers are in epoch milliseconds: pass seconds * 1000, or a datetime")

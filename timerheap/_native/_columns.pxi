@@ -7,10 +7,10 @@ cdef str _shown(object value):
 
 
 cdef str _hint(object value):
-    kind = getattr(getattr(value, "dtype", None), "kind", "")
-    if isinstance(value, (datetime.date, datetime.timedelta)) or kind == "M" or kind == "m":
-        return "; convert it first: np.asarray(x, 'datetime64[ms]').astype(np.int64) is epoch milliseconds"
-    return ""
+    if isinstance(value, datetime.datetime):
+        return "; convert it first: int(x.timestamp() * 1000) is epoch milliseconds"
+    unit = {"M": "datetime64[ms]", "m": "timedelta64[ms]"}.get(getattr(getattr(value, "dtype", None), "kind", ""))
+    return f"; convert it first: np.asarray(x, '{unit}').astype(np.int64) is in milliseconds" if unit else ""
 
 
 cdef inline int64_t _int64(object value, str name) except? -1:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, Self, SupportsIndex, final
 
 import numpy as np
@@ -14,6 +15,7 @@ FIXED: int
 FLOAT: int
 NESTED: int
 TEXT: int
+THIRTY_YEARS: int
 
 def xxh64(data: _Buffer, seed: int = 0) -> int: ...
 def seal(kind: int, *parts: _Buffer) -> bytes: ...
@@ -248,18 +250,21 @@ class RowTimers:
     def timestamp_of(self, name: str) -> int | None: ...
 
 class RowTimerService:
+    too_early: Callable[[int, int], None] | None
     def bind(self, event: RowTimers, processing: RowTimers, watermark: int, now: int | None) -> None: ...
     def current_watermark(self) -> int: ...
     def current_processing_time(self) -> int: ...
-    def register_event_time_timer(self, timestamp: SupportsIndex, *, name: str | None = None) -> None: ...
+    def register_event_time_timer(
+        self, timestamp: SupportsIndex | datetime, *, name: str | None = None
+    ) -> None: ...
     def register_processing_time_timer(
-        self, timestamp: SupportsIndex, *, name: str | None = None
+        self, timestamp: SupportsIndex | datetime, *, name: str | None = None
     ) -> None: ...
     def delete_event_time_timer(
-        self, timestamp: SupportsIndex | None = None, *, name: str | None = None
+        self, timestamp: SupportsIndex | datetime | None = None, *, name: str | None = None
     ) -> None: ...
     def delete_processing_time_timer(
-        self, timestamp: SupportsIndex | None = None, *, name: str | None = None
+        self, timestamp: SupportsIndex | datetime | None = None, *, name: str | None = None
     ) -> None: ...
 
 @final

@@ -30,6 +30,7 @@ from heapq import heappush
 
 import numpy as np
 
+from timerheap._moments import epoch_millis
 from timerheap.timer import Timer, TimerBatch
 
 cnp.import_array()

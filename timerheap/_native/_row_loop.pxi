@@ -170,6 +170,7 @@ cdef class RowLoop:
             current.set(id[i], number[i] if number and current.numbers is numbered else -1)
             context.row = row
             context.at = ts[i] if ts else None
+            self.service.at = ts[i] if ts else 0
             if due is not None and PyDict_Contains(due, current.get()):
                 check(current.get(), context.at)
             try:
@@ -227,6 +228,7 @@ cdef class RowLoop:
                 context.key = self.find_key(self.current.get(), at)
             context.row = None
             context.at, context.domain, context.namespace = at, domain, namespace
+            self.service.at = timestamp if domain is self.event_time else 0
             self.fired += 1
             if on_timer is None:
                 on_timer = self.function.on_timer

@@ -5,6 +5,14 @@ cdef enum:
     _REMOVE = 1
     _VOID = -1  # a push that has been undone; `take` leaves it out
 
+THIRTY_YEARS = 30 * 365 * 86_400_000  # in ms
+cdef int64_t _thirty_years = THIRTY_YEARS
+
+
+cdef int64_t _time(object timestamp) except? -1:
+    """Return a timer's time, which may also be a datetime, as epoch ms."""
+    return _int64(timestamp if PyLong_CheckExact(timestamp) else epoch_millis("timestamp", timestamp), "timestamp")
+
 
 @cython.final
 @cython.auto_pickle(False)
@@ -197,8 +205,9 @@ cdef class RowTimers:
             return <object>known
         return self.names.new(name) if is_new else self.names.find(name)
 
-    cdef int register(self, object timestamp, object name) except -1:
-        cdef int64_t ts = _int64(timestamp, "timestamp")
+    cdef int64_t register(self, object timestamp, object name) except? -1:
+        """Register a timer, and return its time."""
+        cdef int64_t ts = _time(timestamp)
         cdef int64_t ns = 0 if name is None else self.namespace_of(name, True), key = self.keys.id
         cdef TimerHeap heap = self.heap
         cdef TimerChanges changes = self.changes
@@ -214,7 +223,7 @@ cdef class RowTimers:
             self.pushed(ts, key, ns)
         if self.due is not None and ts <= self.until:
             heappush(self.due.setdefault(key, []), (ts, ns))
-        return 0
+        return ts
 
     cdef int delete(self, object timestamp, object name) except -1:
         cdef int64_t ts = 0, ns = 0, key
@@ -222,7 +231,7 @@ cdef class RowTimers:
         cdef TimerChanges changes = self.changes
         cdef Py_ssize_t number
         if name is None:
-            ts = _int64(timestamp, "timestamp")
+            ts = _time(timestamp)
         elif timestamp is not None:
             raise TypeError(f"timestamp must be left out for the timer with the name {name!r}, got {timestamp!r}")
         else:
@@ -278,11 +287,20 @@ cdef class RowTimerService:
 
     cdef RowTimers event, processing
     cdef int64_t watermark
+    cdef int64_t at  # the time of the current row or timer; or 0 for none
     cdef object now
+    cdef public object too_early  # called with the time of a timer that may be in seconds, and the present time
 
     def bind(self, RowTimers event not None, RowTimers processing not None, int64_t watermark, now):
         """Use these timers from now on; `now` is the processing time, or None in a query without it."""
         self.event, self.processing, self.watermark, self.now = event, processing, watermark, now
+        self.at = 0
+
+    cdef int check(self, int64_t timestamp, int64_t now) except -1:
+        """Tell of a timer that is more than 30 years early, as one in seconds is."""
+        if 0 < timestamp < now - _thirty_years and self.too_early is not None:
+            self.too_early(timestamp, now)
+        return 0
 
     def current_watermark(self):
         """See `timerheap.TimerService`."""
@@ -297,14 +315,16 @@ cdef class RowTimerService:
     def register_event_time_timer(self, timestamp, *, name=None):
         """See `timerheap.TimerService`."""
         cdef RowTimers timers = self.event
-        timers.register(timestamp, name)
+        cdef int64_t ts = timers.register(timestamp, name)
+        if self.at > _thirty_years:
+            self.check(ts, self.at)
 
     def register_processing_time_timer(self, timestamp, *, name=None):
         """See `timerheap.TimerService`."""
         cdef RowTimers timers = self.processing
         if self.now is None:
             self._no_processing_time()
-        timers.register(timestamp, name)
+        self.check(timers.register(timestamp, name), self.now)
 
     def delete_event_time_timer(self, timestamp=None, *, name=None):
         """See `timerheap.TimerService`."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
+from timerheap._moments import epoch_millis
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.flink.internal_timer_service import InternalTimerService
 from timerheap.functions import TimerService
@@ -55,21 +57,21 @@ class SimpleTimerService(TimerService):
         """Return the watermark, epoch milliseconds."""
         return self._internal.current_watermark()
 
-    def register_event_time_timer(self, timestamp: int) -> None:  # type: ignore[override]
-        """Register a timer that fires when the watermark reaches `timestamp`, epoch milliseconds."""
-        self._internal.register_event_time_timer(None, timestamp)
+    def register_event_time_timer(self, timestamp: int | datetime) -> None:  # type: ignore[override]
+        """Register a timer that fires when the watermark reaches `timestamp`, epoch ms or a datetime."""
+        self._internal.register_event_time_timer(None, epoch_millis("timestamp", timestamp))
 
-    def register_processing_time_timer(self, timestamp: int) -> None:  # type: ignore[override]
-        """Register a timer that fires when the clock has passed `timestamp`, epoch milliseconds."""
-        self._internal.register_processing_time_timer(None, timestamp)
+    def register_processing_time_timer(self, timestamp: int | datetime) -> None:  # type: ignore[override]
+        """Register a timer that fires when the clock has passed `timestamp`, epoch ms or a datetime."""
+        self._internal.register_processing_time_timer(None, epoch_millis("timestamp", timestamp))
 
-    def delete_event_time_timer(self, timestamp: int) -> None:  # type: ignore[override]
+    def delete_event_time_timer(self, timestamp: int | datetime) -> None:  # type: ignore[override]
         """Delete the event-time timer with that timestamp if it exists."""
-        self._internal.delete_event_time_timer(None, timestamp)
+        self._internal.delete_event_time_timer(None, epoch_millis("timestamp", timestamp))
 
-    def delete_processing_time_timer(self, timestamp: int) -> None:  # type: ignore[override]
+    def delete_processing_time_timer(self, timestamp: int | datetime) -> None:  # type: ignore[override]
         """Delete the processing-time timer with that timestamp if it exists."""
-        self._internal.delete_processing_time_timer(None, timestamp)
+        self._internal.delete_processing_time_timer(None, epoch_millis("timestamp", timestamp))
 
     def event_time_timers(self) -> list[int]:
         """Return the timestamps of the event-time timers, earliest first. A scan, O(n)."""

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
-from timerheap._values import local_time, micros_of
+from timerheap._moments import local_time, micros_of
 from timerheap.spark._arrow import map_type
 
 if TYPE_CHECKING:

@@ -184,6 +184,7 @@ class ProcessTester:
         self._max_parallelism = cast(int, key_groups(max_parallelism))
         self._now: int | None = 0 if processing_time else None
         self._failed = False
+        self._warned: set[str] = set()
         left = self._inputs.left
         rows_order = row_order(order, cast(Any, left), left.event_time)
         self._options: dict[str, Any] = {
@@ -317,6 +318,10 @@ class ProcessTester:
         output = ResultBuffer(*query.outputs)
         self._failed = True  # as on Spark, where the micro-batch is done again from the checkpoint
         run_key_group(query, self._runner, group, rows, self._now, watermark, output, broadcast)
+        for about, message in self._runner.rows_ahead.warnings.items():
+            if about not in self._warned:
+                _log.warning("%s", message)
+            self._warned.add(about)
         table = output.table()
         group.forget_dead_keys()
         for part in group.parts():

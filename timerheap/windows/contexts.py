@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
+from timerheap._moments import epoch_millis
 from timerheap.functions import KeyedProcessFunction, RuntimeContext, TimerService
 from timerheap.output_tag import OutputTag
 from timerheap.state import MapStateDescriptor, StateDescriptor
@@ -31,16 +33,18 @@ class WindowTimers:
             MapStateDescriptor(name, Types.LONG(), Types.LIST(WINDOW_TYPE))
         )
 
-    def register(self, timestamp: int, window: Window, register_timer: Callable[[int], object]) -> None:
+    def register(self, time: int | datetime, window: Window, register_timer: Callable[[int], object]) -> None:
         """Register a timer of `window`; call ``register_timer(timestamp)`` for the first one at a time."""
+        timestamp = epoch_millis("time", time)
         waiting = self._windows(timestamp)
         if not waiting:
             register_timer(timestamp)
         if window not in waiting:
             self._waiting.put(timestamp, [*waiting, window])
 
-    def delete(self, timestamp: int, window: Window, delete_timer: Callable[[int], object]) -> None:
+    def delete(self, time: int | datetime, window: Window, delete_timer: Callable[[int], object]) -> None:
         """Delete the timer of `window`; call ``delete_timer(timestamp)`` for the last one at a time."""
+        timestamp = epoch_millis("time", time)
         waiting = self._windows(timestamp)
         if window in waiting:
             waiting.remove(window)
@@ -114,17 +118,17 @@ class TriggerContext(Trigger.OnMergeContext):
     def get_current_watermark(self) -> int:
         return self.timer_service.current_watermark()
 
-    def register_processing_time_timer(self, time: int) -> None:
+    def register_processing_time_timer(self, time: int | datetime) -> None:
         register = self.timer_service.register_processing_time_timer
         self._processing_timers.register(time, self.window, register)
 
-    def register_event_time_timer(self, time: int) -> None:
+    def register_event_time_timer(self, time: int | datetime) -> None:
         self._event_timers.register(time, self.window, self.timer_service.register_event_time_timer)
 
-    def delete_processing_time_timer(self, time: int) -> None:
+    def delete_processing_time_timer(self, time: int | datetime) -> None:
         self._processing_timers.delete(time, self.window, self.timer_service.delete_processing_time_timer)
 
-    def delete_event_time_timer(self, time: int) -> None:
+    def delete_event_time_timer(self, time: int | datetime) -> None:
         self._event_timers.delete(time, self.window, self.timer_service.delete_event_time_timer)
 
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:

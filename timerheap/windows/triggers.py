@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from operator import add
 from typing import Any
@@ -71,19 +71,19 @@ class Trigger(_Subscripted, ABC):
             """Return the watermark, epoch ms."""
 
         @abstractmethod
-        def register_processing_time_timer(self, time: int) -> None:
+        def register_processing_time_timer(self, time: int | datetime) -> None:
             """Register a timer that calls `Trigger.on_processing_time` after `time`, epoch ms."""
 
         @abstractmethod
-        def register_event_time_timer(self, time: int) -> None:
+        def register_event_time_timer(self, time: int | datetime) -> None:
             """Register a timer that calls `Trigger.on_event_time` when the watermark reaches `time`."""
 
         @abstractmethod
-        def delete_processing_time_timer(self, time: int) -> None:
+        def delete_processing_time_timer(self, time: int | datetime) -> None:
             """Delete the processing-time timer of the window, if there is one."""
 
         @abstractmethod
-        def delete_event_time_timer(self, time: int) -> None:
+        def delete_event_time_timer(self, time: int | datetime) -> None:
             """Delete the event-time timer of the window, if there is one."""
 
         @abstractmethod

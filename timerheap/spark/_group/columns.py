@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timerheap._moments import local_time, moment_of
 from timerheap._native._heap import ColumnReader
-from timerheap._values import local_time, moment_of
 from timerheap.spark._arrow import FITS, map_type, view_of, wide
 from timerheap.spark._group.memory import (
     PROCESS,

@@ -152,7 +152,8 @@ def expect_event_time(
     if not isinstance(type_, (TimestampType, TimestampNTZType, LongType)):
         raise ValueError(
             f"{named} must be a timestamp or a bigint of epoch milliseconds, got column "
-            f"{shown_name(str(event_time))!r} of type {type_.simpleString()}; cast it"
+            f"{shown_name(str(event_time))!r} of type {type_.simpleString()}; cast it: "
+            "epoch seconds are F.timestamp_seconds(column)"
         )
     if not isinstance(watermark, WatermarkStrategy):
         raise TypeError(

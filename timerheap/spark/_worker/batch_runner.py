@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerheap._native._heap import FIRINGS, FIRINGS_EACH, PlaceNumbers, row_order, wave_order
+from timerheap._moments import millis
+from timerheap._native._heap import FIRINGS, FIRINGS_EACH, THIRTY_YEARS, PlaceNumbers, row_order, wave_order
 from timerheap._values import records
 from timerheap.functions import BatchProcessFunction, BatchTimerService, DueTimers
 from timerheap.metrics import Metrics
@@ -327,8 +328,12 @@ def _fire(staged: StagedTimers, numbers: np.ndarray, fire: Fire) -> None:
 
 
 class _TimerService(BatchTimerService):
-    def __init__(self, group: KeyGroup, watermark: int, now: int | None) -> None:
+    def __init__(
+        self, group: KeyGroup, watermark: int, now: int | None, too_early: Callable[[int, int], None]
+    ) -> None:
         self._group = group
+        self._too_early = too_early
+        self.times: np.ndarray | None = None  # the event times of the rows or timers of a call
         self.watermark = watermark
         self.watermarks: np.ndarray | None = None  # of each row or timer, in event-time order
         self.staged: StagedTimers | None = None  # while rows are processed in event-time order
@@ -343,9 +348,10 @@ class _TimerService(BatchTimerService):
     def register_event_time_timers(
         self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, *, name: str | None = None
     ) -> np.ndarray:
-        namespace = self._namespace(name)
+        namespace, timestamps = self._namespace(name), millis("timestamps", timestamps)
         self._group.keys.expect(ids)
         new = self._group.event_timers.push_many(timestamps, ids, namespace)
+        self._check(timestamps, self.times)
         if self.staged is not None:
             self.staged.register(timestamps, ids, namespace, new)
         return new
@@ -353,6 +359,7 @@ class _TimerService(BatchTimerService):
     def delete_event_time_timers(
         self, ids: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, *, name: str | None = None
     ) -> np.ndarray:
+        timestamps = None if timestamps is None else millis("timestamps", timestamps)
         deleted = self._delete(self._group.event_timers, ids, timestamps, name)
         if self.staged is not None and timestamps is not None:
             self.staged.delete(timestamps, ids, deleted)
@@ -361,15 +368,25 @@ class _TimerService(BatchTimerService):
     def register_processing_time_timers(
         self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, *, name: str | None = None
     ) -> np.ndarray:
-        self.current_processing_time()
-        namespace = self._namespace(name)
+        now = self.current_processing_time()
+        namespace, timestamps = self._namespace(name), millis("timestamps", timestamps)
         self._group.keys.expect(ids)
-        return self._group.processing_timers.push_many(timestamps, ids, namespace)
+        new = self._group.processing_timers.push_many(timestamps, ids, namespace)
+        self._check(timestamps, np.array([now]))
+        return new
+
+    def _check(self, timestamps: npt.ArrayLike, times: np.ndarray | None) -> None:
+        """Warn of timers far before the times of the rows, as those in seconds are."""
+        if times is not None and len(times) and np.size(timestamps):
+            early, latest = int(np.min(timestamps)), int(times.max())
+            if 0 < early < latest - THIRTY_YEARS:
+                self._too_early(early, latest)
 
     def delete_processing_time_timers(
         self, ids: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, *, name: str | None = None
     ) -> np.ndarray:
         self.current_processing_time()
+        timestamps = None if timestamps is None else millis("timestamps", timestamps)
         return self._delete(self._group.processing_timers, ids, timestamps, name)
 
     def _namespace(self, name: str | None) -> int:
@@ -494,7 +511,7 @@ class BatchRunner:
         self._output = output
         self._clock.begin(group, now)
         self._tables = self._states.bind(group)
-        self._timers = _TimerService(group, group.watermark, now)
+        self._timers = _TimerService(group, group.watermark, now, self.rows_ahead.too_early)
         self._context.begin(group, self._timers)
         self._again = 0  # timers registered in place of those that have fired, since these last advanced
 
@@ -558,7 +575,7 @@ class BatchRunner:
 
     def _process(self, rows: pa.RecordBatch, ids: np.ndarray, timestamps: np.ndarray) -> None:
         self._begin_call(ids)
-        self._context.timestamps = timestamps if self._timed else None
+        self._timers.times = self._context.timestamps = timestamps if self._timed else None
         self._emit(self._function.process_batch, rows)
 
     def advance(self, watermark: int) -> None:
@@ -606,6 +623,7 @@ class BatchRunner:
         self.fired_timers += len(due)
         self._begin_call(due.key_hashes)
         self._context.timestamps = due.timestamps
+        self._timers.times = due.timestamps if domain is TimeDomain.EVENT_TIME else None
         self._context.domain = domain
         names = partial(self._group.timer_names.names, due.namespaces)
         self._emit(self._function.on_timers, DueTimers(due.timestamps, due.key_hashes, names))

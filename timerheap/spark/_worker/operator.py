@@ -192,6 +192,6 @@ class BatchOperator:
         runner.open()
         run_key_group(query, runner, KeyGroup(query.layout), rows, None, MAX_WATERMARK, output, broadcast)
         runner.close()
-        if runner.rows_ahead.first is not None:
-            self._mail.warn([runner.rows_ahead.first], "rows ahead")
+        for about, message in runner.rows_ahead.warnings.items():
+            self._mail.warn([message], about)
         return in_types_of_spark(output.table(), self._result_type, packed)

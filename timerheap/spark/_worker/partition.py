@@ -408,8 +408,8 @@ class FunctionPartition(Partition):
         late_rows, watermark = group.late_rows, max(group.watermark, clock.watermark)
         run_key_group(self._query, self._runner, group, rows, self._now, watermark, output, broadcast)
         self._mail.warn(group.notices())
-        if self._runner.rows_ahead.first is not None:
-            self._mail.warn([self._runner.rows_ahead.first], "rows ahead")
+        for about, message in self._runner.rows_ahead.warnings.items():
+            self._mail.warn([message], about)
         self._set_wake_up(key_group, group, clock)
         group.forget_dead_keys()
         writes_clock = clock.has_new_channels or self._is_first(key_group)

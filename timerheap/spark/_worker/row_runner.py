@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType, UserDefinedType
 
+from timerheap._moments import OUT_OF_RANGE
 from timerheap._native._heap import (
     ColumnReader,
     CurrentKey,
@@ -100,7 +101,6 @@ class AssignedTimes:
 
 
 _RESERVED = "__timerheap_"
-_OUT_OF_RANGE = OverflowError, ValueError, OSError  # raised by Python's datetime
 
 
 def row_source(table: pa.Table, type_: StructType, key: Sequence[str] = ()) -> RowSource:
@@ -120,7 +120,7 @@ def _columns(table: pa.Table, type_: StructType, key: Sequence[str]) -> list[Col
             _column(column.combine_chunks(), field)
             for column, field in zip(table.columns, type_, strict=True)
         ]
-    except _OUT_OF_RANGE:
+    except OUT_OF_RANGE:
         for path, column, of in _leaves((), table.to_struct_array().combine_chunks(), type_):
             row = _first_unreadable(column, of)
             if path and row is not None:
@@ -166,7 +166,7 @@ def _first_unreadable(column: pa.Array, type_: DataType) -> int | None:
 def _read(value: pa.Array, type_: DataType) -> tuple[Any, ...]:
     """Return the value of a column of one row as a tuple, empty if Python cannot represent it."""
     table, schema = pa.table({"value": value}), StructType([StructField("value", type_)])
-    with suppress(*_OUT_OF_RANGE):
+    with suppress(*OUT_OF_RANGE):
         ((found,),) = to_tuples(table, schema)
         return (found,)
     return ()
@@ -202,18 +202,18 @@ class VisibleRows:
 
 
 class RowsAhead:
-    """Counts the rows that were processed ahead of a due timer of their key, and describes the first.
+    """Counts the rows that were processed ahead of a due timer of their key, and what else to warn of.
 
     In event-time order the timer would have fired first. A timer is due if its timestamp is at most the
     watermark that follows on the rows.
 
     count: the number of such rows so far
-    first: a message about the first of them
+    warnings: a message about the first of them, and one about a timer that is far too early, by "about"
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.first: str | None = None
+        self.warnings: dict[str, str] = {}
         self._timers: dict[int, list[tuple[int, int]]] = {}
 
     def begin(self, group: KeyGroup, watermark: int) -> None:
@@ -264,10 +264,18 @@ class RowsAhead:
 
     def _add(self, count: int, timestamp: int, timer: int) -> None:
         self.count += count
-        if self.first is None:
-            self.first = (
+        if "rows ahead" not in self.warnings:
+            self.warnings["rows ahead"] = (
                 f"in order of arrival, a row with timestamp {timestamp} was processed before a timer of its "
                 f'key at {timer}, which was due; order="event_time" fires the timer first'
+            )
+
+    def too_early(self, timer: int, now: int) -> None:
+        """Warn of a timer that is more than 30 years before its row."""
+        if "too early" not in self.warnings:
+            self.warnings["too early"] = (
+                f"a timer was registered for {timer}, more than 30 years before {now}, the time of its row; "
+                "timers are in epoch milliseconds: pass seconds * 1000, or a datetime"
             )
 
 
@@ -292,6 +300,7 @@ class RowRunner:
         self._current = CurrentKey()
         self._states = RowRuntimeContext(self._current, max_parallelism)
         self._service = KeyTimerService()
+        self._service.too_early = self.rows_ahead.too_early
         self._context = self.context_class(self._service)
         self._context.function = function
         self._states.clock = self._clock = RowExpiryClock(self._context, self._service)

@@ -46,7 +46,7 @@ LAYERS = {
         "_exchange _settings _stateful_timers",
         "_worker",
         "_plan",
-        "_async_map _process _processors _windows",
+        "_async_map _available_now _process _processors _windows",
         "_sql _window_operator",
         "__init__ daemon",
     ],

@@ -127,7 +127,8 @@ def test_time_between_two_runs_does_not_count_as_idle() -> None:
     clock = WatermarkState((STRATEGY.with_idleness(10),), ("airport",))
     clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
     assert clock.observe(observed((0, "a", 200)), 90_000, "second") == 44
-    assert clock.next_change() == 90_010
+    assert clock.next_change() == 1_010, "if the sources turn out to be drained"
+    assert clock.observe(observed((0, "a", 200)), 90_010, "second") == 44
     assert clock.observe(observed((0, "a", 200)), 90_011, "second") == 194
 
 
@@ -230,6 +231,45 @@ def test_time_between_two_runs_does_not_count_as_quiet() -> None:
     clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
     assert clock.observe(observed((0, "a", 200)), 90_000, "second") == 44
     assert clock.observe(observed((0, "a", 200)), 91_000, "second") == 194
+
+
+def test_time_between_runs_counts_once_all_rows_have_been_read() -> None:
+    clock = WatermarkState((WALL_CLOCK,), ("airport",))
+    clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
+    assert clock.observe(observed(), 1_500, "the clock", drained=True) == 44
+    clock = reloaded(clock, (WALL_CLOCK,))
+    assert clock.observe(observed((0, "a", 1_800)), 1_800, "second") == 44, "b may have rows, too"
+    for attempt in (clock, reloaded(clock, (WALL_CLOCK,))):
+        assert attempt.observe(observed(), 2_100, "the clock", drained=True) == 1_794, "b has been quiet"
+    clock = reloaded(clock, (WALL_CLOCK,))
+    assert clock.observe(observed((0, "a", 2_200)), 2_200, "third") == 2_000, "b is where the clock was"
+    assert clock.observe(observed(), 3_200, "the clock", drained=True) == 3_100
+
+
+def test_an_input_without_a_row_is_quiet_since_the_first_run() -> None:
+    idle = STRATEGY.with_idleness(1_000)
+    strategies, columns = (STRATEGY, idle), (None, None)
+    clock = WatermarkState(strategies, columns)
+    for now, run in ((1_000, "first"), (1_800, "second"), (2_100, "third")):
+        assert clock.observe(observed((0, None, now)), now, run) == MIN_WATERMARK
+        drained = clock.observe(observed(), now + 50, "the clock", drained=True)
+        assert drained == (MIN_WATERMARK if now < 2_000 else 2_094)
+        clock = WatermarkState.from_bytes(clock.to_bytes(), strategies, columns)
+
+
+def test_a_clock_that_is_set_back_moves_nothing_until_it_has_caught_up() -> None:
+    hour = 3_600_000
+    clock = WatermarkState((WALL_CLOCK.with_idleness(500),), ("airport",))
+    clock.observe(observed((0, "a", hour), (0, "b", hour)), hour, "run")
+    assert clock.observe(observed(), hour + 1_500, "run") == hour + 1_400
+    for back in (1_000, 5_000):
+        assert clock.observe(observed(), back, "run") == hour + 1_400
+    clock = reloaded(clock, (WALL_CLOCK.with_idleness(500),))
+    assert (
+        clock.observe(observed((0, "a", hour + 2_000), (0, "b", hour + 1_600)), 6_000, "run") == hour + 1_594
+    )
+    assert clock.observe(observed(), 7_000, "run") == hour + 1_594, "quiet, and the clock is behind"
+    assert clock.observe(observed(), hour + 3_000, "run") == hour + 2_900
 
 
 def test_the_clock_keeps_when_rows_have_arrived_if_micro_batches_have_no_time() -> None:

@@ -47,7 +47,8 @@ def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:
     groups = {"groups of results": [["a", 4], ["b", 2]]}
     assert found["batch"] == both | groups | dict.fromkeys(processors, counts)
     counts = [["a", 0, 2], ["b", 0, 2]]
-    assert found["streams"] == both | dict.fromkeys(processors, counts)
+    alarms = {"alarms": [["a", 0, -1], ["b", 0, -1]]}
+    assert found["streams"] == both | dict.fromkeys(processors, counts) | alarms
     refused = found["refused"]
     assert len(refused) == 4
     assert all("not supported on Spark Connect" in message for message in refused)

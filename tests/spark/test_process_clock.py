@@ -153,7 +153,7 @@ def heard() -> Iterator[SimpleQueue[logging.LogRecord]]:
 
 
 @pytest.mark.parametrize("clock", ["processing_time", "with_idleness"])
-def test_available_now_ends_without_empty_batches_and_warns_with_them(
+def test_available_now_warns_with_a_clock(
     clock: str, spark: SparkSession, tmp_path: Path, heard: SimpleQueue[logging.LogRecord]
 ) -> None:
     schema = pa.schema([("k", pa.string()), ("at", pa.int64())])
@@ -173,13 +173,16 @@ def test_available_now_ends_without_empty_batches_and_warns_with_them(
         ending = start("ending")
     assert ending.awaitTermination(streams.PATIENCE)
     assert streams.sink(spark, tmp_path / "ending") == [("a",), ("b",)]
-    assert heard.empty()
+    must = "must be started with timerheap.spark.run_available_now(writer), got trigger(availableNow=True)"
+    assert heard.get(timeout=streams.PATIENCE).getMessage().startswith(f"query {ending.id} {must}")
 
     endless = start("endless")
     try:
         said = heard.get(timeout=streams.PATIENCE).getMessage()
     finally:
         endless.stop()
-    assert said.startswith(f"availableNow will not end query {endless.id}")
-    assert 'call spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", False)' in said
+    assert said.startswith(f"query {endless.id} {must}")
     assert heard.empty(), "once"
+    writer = result.writeStream.option("checkpointLocation", str(tmp_path / "right")).format("noop")
+    timerheap.spark.run_available_now(writer)
+    assert heard.empty()

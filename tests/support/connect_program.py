@@ -91,6 +91,17 @@ class Sides(KeyedCoProcessFunction):
         yield ctx.get_current_key(), value.at, 2
 
 
+class Alarms(KeyedProcessFunction):
+    """Has a timer of processing time for each row, which is due immediately."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time())
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
+        yield ctx.get_current_key(), 0, -1
+
+
 class Repeated(KeyedProcessFunction):
     """Sends the rows of a key to a side output, but for the first."""
 
@@ -238,6 +249,11 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
         return spark.read.parquet(f"{work}/{name}/output")
 
     streams = {name: in_order(streamed(name, make())) for name, make in cases(stream).items()}
+    alarms = timerheap.spark.process(stream, "k", Alarms(), OUTPUT, processing_time=True)
+    writer = alarms.writeStream.option("checkpointLocation", f"{work}/alarms/a checkpoint").format("parquet")
+    for _ in range(2):
+        timerheap.spark.run_available_now(writer, f"{work}/alarms/output")
+    streams["alarms"] = in_order(spark.read.parquet(f"{work}/alarms/output"))
     query = stream.writeStream.format("noop").option("checkpointLocation", f"{work}/noop").start()
     refused = [
         refusal(lambda: timerheap.spark.read_checkpoint(spark, f"{work}/rows/checkpoint")),

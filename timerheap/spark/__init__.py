@@ -13,6 +13,7 @@ if not all(map(find_spec, ("pandas", "pyarrow", "pyspark"))):
 if TYPE_CHECKING:
     from timerheap._java import ensure_java
     from timerheap.spark._async_map import async_map
+    from timerheap.spark._available_now import run_available_now, start
     from timerheap.spark._plan.aggregates import aggregate
     from timerheap.spark._plan.checkpoint_reader import CheckpointState, read_checkpoint
     from timerheap.spark._plan.initial_state import InitialState
@@ -45,10 +46,12 @@ __all__ = [
     "process_connected",
     "progress",
     "read_checkpoint",
+    "run_available_now",
     "session_window",
     "settings",
     "side_output",
     "sql",
+    "start",
     "transform_with_state",
     "transform_with_state_in_pandas",
     "tumble",
@@ -59,6 +62,7 @@ __all__ = [
 
 _HOMES = {
     "spark._async_map": "async_map",
+    "spark._available_now": "run_available_now start",
     "_java": "ensure_java",
     "spark._plan.aggregates": "aggregate",
     "spark._plan.checkpoint_reader": "CheckpointState read_checkpoint",

@@ -3,9 +3,10 @@
 Little-endian, in two halves: the times, which most micro-batches change, and the names of the channels.
 
 The times begin with the version u8, the number of inputs u8, the watermark i64, the size of this half u32 and
-the run of the query. Each input has its watermark i64, the number of channels u32, the begin of the run i64
-and whether it is idle u8; then, for all channels, the watermarks, the largest timestamps, the times of
-activity, whether they are active u8, and a text with the state of their generators, a JSON object.
+the run of the query. Each input has its watermark i64, the number of channels u32, the begin of the run i64,
+the begin of the first run i64 and whether it is idle u8; then, for all channels, the watermarks, the largest
+timestamps, the times of activity, whether they are active u8, and a text with the state of their generators,
+a JSON object.
 
 The names are, for each input, its channel column, the lengths of the names i32, and the names.
 
@@ -38,7 +39,7 @@ from timerheap.watermarks.valve import Explanation, StatusWatermarkValve
 _VERSION = 2
 _HEADER = struct.Struct("<BBqI")
 _LENGTH = struct.Struct("<i")
-_INPUT = struct.Struct("<qIqB")
+_INPUT = struct.Struct("<qIqqB")
 
 
 @dataclass(slots=True)
@@ -52,10 +53,11 @@ class InputClock:
     max_timestamps: np.ndarray
     active: np.ndarray
     # When a channel had its last row by the clock, epoch ms, or MIN_WATERMARK if that is not known. If
-    # micro-batches have a time, it is one of those, and at least that of the first of the run.
+    # micro-batches have a time, it is one of those.
     active_at: np.ndarray
     begun_at: int = MIN_WATERMARK  # the time of the first micro-batch of the run, if micro-batches have one
     idle: bool = False
+    since: int = MIN_WATERMARK  # that of the first run
     generators: str | None = None  # of `_Generators.state`
 
 
@@ -72,7 +74,9 @@ def encode_clock(clock: StoredClock) -> bytes:
     """Return the bytes of a clock; equal clocks have equal bytes."""
     times, names = _text(clock.run), []
     for input_ in clock.inputs:
-        times.append(_INPUT.pack(input_.watermark, len(input_.names), input_.begun_at, input_.idle))
+        times.append(
+            _INPUT.pack(input_.watermark, len(input_.names), input_.begun_at, input_.since, input_.idle)
+        )
         base = np.int64(input_.watermark)
         times += [_planes(input_.watermarks - base), _planes(input_.max_timestamps - input_.watermarks)]
         times.append(_planes(input_.active_at - base))
@@ -144,7 +148,7 @@ class _Reader:
 
     def times(self) -> InputClock:
         """Return an input whose channels have no names yet."""
-        watermark, n, begun_at, idle = self.struct(_INPUT)
+        watermark, n, begun_at, since, idle = self.struct(_INPUT)
         base = np.int64(watermark)
         watermarks = self.planes(n) + base
         max_timestamps = self.planes(n) + watermarks
@@ -153,7 +157,7 @@ class _Reader:
         if active.max(initial=idle) > 1:
             raise ValueError("the watermark's state has an invalid flag")
         columns = watermarks, max_timestamps, active.view(bool), active_at
-        return InputClock(None, watermark, [], *columns, begun_at, bool(idle), self.text())
+        return InputClock(None, watermark, [], *columns, begun_at, bool(idle), since, self.text())
 
     def named(self, input_: InputClock) -> InputClock:
         """Return an input with the names of its channels."""
@@ -181,7 +185,7 @@ class InputChannels:
     def __init__(self, strategy: WatermarkStrategy, column: str | None) -> None:
         self._strategy = strategy
         self._column = column
-        self._begun_at = _NEVER
+        self._begun_at = self._since = _NEVER
         self._forget()
 
     def _forget(self) -> None:
@@ -193,10 +197,13 @@ class InputChannels:
         self._active_at = np.empty(0, np.int64)
         self.has_new = False
 
-    @property
-    def _quiet_since(self) -> np.ndarray:
-        """Since when each channel has had no rows, or the input, if it has no channel yet; or `_NEVER`."""
-        return self._active_at if self._numbers else np.array([self._begun_at])
+    def _quiet_since(self, drained: bool) -> np.ndarray:
+        """Return since when each channel, or an input without channels, has had no rows; or `_NEVER`.
+
+        The time before this run counts only if the sources are `drained`.
+        """
+        first = self._since if drained else self._begun_at
+        return np.maximum(self._active_at, first) if self._numbers else np.array([first])
 
     def switch(self) -> str | None:
         """Drop the checkpoint's channels if they belong to another column, since they get no more rows.
@@ -243,33 +250,34 @@ class InputChannels:
         """Begin the time without rows of all channels at `now`."""
         if now is not None:
             self._begun_at = now
-            self._active_at[:] = now
+            self._since = now if self._since == _NEVER else self._since
 
-    def mark_idle(self, now: int) -> None:
+    def mark_idle(self, now: int, drained: bool) -> None:
         """Mark channels, or an input without channels, as idle after the idle timeout without rows."""
         timeout = self._strategy.idle_timeout
         if timeout is None:
             return
-        for channel in np.flatnonzero(self._may_idle & (self._quiet_since < now - timeout)).tolist():
+        since = self._quiet_since(drained)
+        for channel in np.flatnonzero(self._may_idle(since) & (since < now - timeout)).tolist():
             if self._numbers:
                 self.valve.input_watermark_status(WatermarkStatus.IDLE, channel)
             else:
                 self.valve.status = WatermarkStatus.IDLE
 
-    @property
-    def _may_idle(self) -> np.ndarray:
+    def _may_idle(self, since: np.ndarray) -> np.ndarray:
         _, active = self.valve._columns()
         if not self._numbers:
             active = np.array([self.valve.status is WatermarkStatus.ACTIVE])
-        found: np.ndarray = active & (self._quiet_since != _NEVER)
+        found: np.ndarray = active & (since != _NEVER)
         return found
 
-    def follow_clock(self, now: int) -> None:
+    def follow_clock(self, now: int, drained: bool) -> None:
         """Advance the watermarks of quiet channels by the clock."""
         if self._strategy.wall_clock is None:
             return
         after, lag = self._strategy.wall_clock
-        quiet = (self._quiet_since != _NEVER) & (self._quiet_since <= now - after)
+        since = self._quiet_since(drained)
+        quiet = (since != _NEVER) & (since <= now - after)
         if self._numbers:
             channels = np.flatnonzero(quiet)
             self.valve._input_watermarks(np.full(len(channels), now - lag), channels)
@@ -277,13 +285,13 @@ class InputChannels:
             self.valve._emit(now - lag)
 
     def next_change(self) -> int | None:
-        """Return the time after which the clock alone changes a channel; None: never."""
-        times = []
+        """Return the time after which the clock alone may change a channel; None: never."""
+        times, since = [], self._quiet_since(drained=True)
         if self._strategy.idle_timeout is not None:
-            times.append((self._quiet_since[self._may_idle], self._strategy.idle_timeout))
+            times.append((since[self._may_idle(since)], self._strategy.idle_timeout))
         if self._strategy.wall_clock is not None:
             after, _ = self._strategy.wall_clock
-            times.append((self._quiet_since[self._quiet_since != _NEVER], after - 1))
+            times.append((since[since != _NEVER], after - 1))
         return min((int(since.min()) + wait for since, wait in times if len(since)), default=None)
 
     def newest(self) -> int:
@@ -313,6 +321,7 @@ class InputChannels:
             self._active_at.copy(),
             self._begun_at,
             self.valve.status is WatermarkStatus.IDLE,
+            self._since,
             self._generators.state(),
         )
 
@@ -320,7 +329,7 @@ class InputChannels:
         """Restore the channels of `clock`."""
         n = len(clock.names)
         self.column = clock.column if n else self._column
-        self._begun_at = clock.begun_at
+        self._begun_at, self._since = clock.begun_at, clock.since
         self._numbers = dict(zip(clock.names, range(n), strict=True))
         if len(self._numbers) != n:
             raise ValueError("the watermark's state has two channels of one name")
@@ -424,7 +433,14 @@ class WatermarkState:
         """Whether `observe` has added channels."""
         return any(input_.has_new for input_ in self._inputs)
 
-    def observe(self, observed: pa.Table, now: int | None, run: str | None, at: int | None = None) -> int:
+    def observe(
+        self,
+        observed: pa.Table,
+        now: int | None,
+        run: str | None,
+        at: int | None = None,
+        drained: bool = False,
+    ) -> int:
         """Advance the watermark by the rows of a micro-batch and return it.
 
         The watermark never falls. New and returning channels become active before any watermark advances, so
@@ -433,12 +449,14 @@ class WatermarkState:
         input has rows and are then dropped.
 
         `observed` has the count and the largest timestamp of the rows of each channel. The time of the
-        micro-batch, epoch ms, is `now` in a query with a clock, else `at`, when a task of it ran. The time
-        between two runs does not count as time without rows.
+        micro-batch, epoch ms, is `now` in a query with a clock, else `at`, when a task of it ran.
+
+        The time between two runs counts as time without rows only in a micro-batch that is `drained`: the run
+        before it has read all rows that there were. Otherwise some may still have to be read.
         """
         at = at if now is None else now
         observed = self._timely(observed, at)
-        if run != self._run:
+        if run != self._run and not drained:
             self._run = run
             for input_ in self._inputs:
                 input_.begin_run(now)
@@ -459,8 +477,8 @@ class WatermarkState:
         self._combine()
         if now is not None:
             for input_ in self._inputs:
-                input_.mark_idle(now)
-                input_.follow_clock(now)
+                input_.mark_idle(now, drained)
+                input_.follow_clock(now, drained)
             self._combine()
         return self.watermark
 

@@ -29,7 +29,12 @@ _log = logging.getLogger("timerheap")
 
 _REMEMBERED = 4096  # letters that are not opened twice
 _PAUSE = 60.0  # seconds between two messages about one thing that happens again and again
-_BATCHES_WITHOUT_ROWS = "spark.sql.streaming.noDataMicroBatches.enabled"
+
+DRAINED = "spark.timerheap.drained"
+"""Name of the setting, in a run of `run_available_now`, with the micro-batch before which all rows were read.
+
+It is empty before that is known.
+"""
 
 _OPERATOR = "TransformWithStateIn"  # the beginning of its name, in all versions of PySpark
 
@@ -252,19 +257,19 @@ def _look(session: str, look: Look, run: QueryRun) -> None:
 
 
 def _warn_if_endless(spark: SparkSession, run: QueryRun, execution: Any) -> None:
-    """Log a warning if ``availableNow`` will not end a run with processing time.
+    """Log a warning if ``availableNow`` will not end a run with processing time, or before the clock is read.
 
     Only a running query knows its trigger.
     """
     conf = execution.sparkSessionForStream().conf()
-    if (execution.trigger().toString(), conf.get(_BATCHES_WITHOUT_ROWS)) != ("AvailableNowTrigger", "true"):
+    if execution.trigger().toString() != "AvailableNowTrigger" or conf.contains(DRAINED):
         return
     _log.warning(
-        "availableNow will not end query %s: it uses processing time, with_idleness or with_wall_clock, for "
-        "which Spark runs micro-batches without rows for ever. To end it when all rows have been read, call "
-        'spark.conf.set("%s", False) before it starts; later timers then fire in the next run',
+        "query %s must be started with timerheap.spark.run_available_now(writer), got "
+        "trigger(availableNow=True).start(): it uses processing time, with_idleness or with_wall_clock, for "
+        "which Spark runs micro-batches without rows for ever, or none if "
+        "spark.sql.streaming.noDataMicroBatches.enabled is false",
         run.query,
-        _BATCHES_WITHOUT_ROWS,
     )
 
 

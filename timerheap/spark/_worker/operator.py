@@ -25,7 +25,7 @@ from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import ProcessorWork, Query, WindowWork
 from timerheap.spark._worker.batch_runner import BatchRunner
-from timerheap.spark._worker.driver_mail import Mail, reported
+from timerheap.spark._worker.driver_mail import DRAINED, Mail, reported
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import FunctionPartition, Runner, run_key_group
@@ -137,7 +137,7 @@ class StreamingOperator(StatefulProcessor):
         """Return the partition of this task; Spark has a new operator in each."""
         if self._partition is None:
             query = self._query
-            groups, placement, run = self._task()
+            groups, placement, run, drained = self._task()
             if isinstance(query.work, ProcessorWork):
                 from timerheap.spark._worker.processor import ProcessorPartition  # for processors alone
 
@@ -146,12 +146,12 @@ class StreamingOperator(StatefulProcessor):
                 runner = runner_of(query, placement)
                 runner.open()
                 self._partition = FunctionPartition(
-                    query, placement, runner, self._store, groups, self._mail, run, timer_values
+                    query, placement, runner, self._store, groups, self._mail, run, timer_values, drained
                 )
         return self._partition
 
-    def _task(self) -> tuple[LiveGroups, Placement, str | None]:
-        """Begin the work of this task; return the key groups, their placement, and the run."""
+    def _task(self) -> tuple[LiveGroups, Placement, str | None, bool]:
+        """Begin this task; return the key groups, their placement, the run, and if sources are drained."""
         query = self._query
         task = cast(TaskContext, TaskContext.get())
         placement = Placement.running(query.max_parallelism)
@@ -163,7 +163,7 @@ class StreamingOperator(StatefulProcessor):
         batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
         groups.begin(run, batch)
         self._store.expects_state = batch > 0
-        return groups, placement, run
+        return groups, placement, run, task.getLocalProperty(DRAINED) == str(batch)
 
 
 class BatchOperator:

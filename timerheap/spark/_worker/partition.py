@@ -325,7 +325,8 @@ class Partition:
 class FunctionPartition(Partition):
     """Runs the key groups of one partition in one micro-batch, each at most once.
 
-    `run` is the run of the query, and `timer_values` are the times of the micro-batch.
+    `run` is the run of the query, and `timer_values` are the times of the micro-batch. The sources are
+    `drained` if the run before it has read all rows that there were.
     """
 
     def __init__(
@@ -338,10 +339,12 @@ class FunctionPartition(Partition):
         mail: Mail,
         run: str | None,
         timer_values: Any,
+        drained: bool,
     ) -> None:
         super().__init__(query, placement, runner, store, groups)
         self._mail = mail
         self._run = run
+        self._drained = drained
         clocked = query.time_mode == "ProcessingTime"
         self._now: int | None = timer_values.getCurrentProcessingTimeInMs() if clocked else None
         self._wall_clock = time.time_ns() // 1_000_000 if self._now is None else self._now
@@ -452,7 +455,7 @@ class FunctionPartition(Partition):
         """Return the clock of the selected group after this micro-batch."""
         state = self._clock_state(read_clock(manifest, self._store), manifest.clock_stale)
         state.follow(manifest.watermark)
-        state.observe(observed, self._now, self._run, self._wall_clock)
+        state.observe(observed, self._now, self._run, self._wall_clock, self._drained)
         if state.ahead is not None and self._is_first_task:
             self._warn_of_rows_ahead(*state.ahead)
         self._mail.warn(state.notices)

@@ -1,0 +1,286 @@
+"""`run_available_now` and `start`: micro-batches without rows for queries with a clock."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from timerheap.spark._compat import analyzed_plan, on_connect
+from timerheap.spark._worker.driver_mail import DRAINED
+
+_NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+_CLOCK = re.compile(r"TransformWithState.*, ProcessingTime, |ProcessingTimeTimeout")
+_ROUNDS = 2  # of micro-batches without rows: Spark's operators see in the second what the first has changed
+
+_settings = threading.Lock()
+
+
+def run_available_now(
+    writer: DataStreamWriter, path: str | None = None, *, table: str | None = None
+) -> StreamingQuery:
+    """Run a streaming query until it has read all rows that there are now, and has advanced to the clock.
+
+    This is ``trigger(availableNow=True)`` for queries with a clock, which Spark does not end: those with
+    `processing_time`, ``with_idleness`` or ``with_wall_clock``. All rows are read first. Then, also if there
+    were none, a micro-batch without rows follows, in which the watermark follows the clock and the timers
+    fire that are due. The call returns when the query has ended.
+
+    Time without rows counts from the last row, also while the query does not run. So with a run every five
+    minutes and ``with_wall_clock(after="10 minutes", ...)``, the last timers of a source that stops fire two
+    or three runs later.
+
+    Parameters
+    ----------
+    writer : pyspark.sql.streaming.DataStreamWriter
+        What ``result.writeStream`` returns, with its options and its sink, such as a format or
+        ``foreachBatch``. If the query has a clock, ``checkpointLocation`` must be one of the options.
+    path : str, optional
+        Where to write, as in ``writer.start(path)``.
+    table : str, optional
+        The table to write to, as in ``writer.toTable(table)``.
+
+    Returns
+    -------
+    pyspark.sql.streaming.StreamingQuery
+        The query, which has ended. It knows the progress of its last start only: a query with a clock is
+        started once to read rows, and once for each micro-batch without rows.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is wrong, before the query starts.
+    NotImplementedError
+        On Spark Connect, if the checkpoint is neither on the server's default file system nor on a disk that
+        its executors share.
+    pyspark.errors.StreamingQueryException
+        If the query fails. The next run begins with the micro-batch that has failed, as always in Spark.
+
+    Notes
+    -----
+    Spark runs a micro-batch without rows only after others of the same start. So this function writes the
+    plan of one into the checkpoint, as Spark does before each micro-batch, and starts the query, which runs
+    it. A query without a clock is only started with ``trigger(availableNow=True)``.
+
+    Examples
+    --------
+    ::
+
+        writer = alerts.writeStream.option("checkpointLocation", checkpoint).format("parquet")
+        timerheap.spark.run_available_now(writer, "/data/alerts")
+    """
+    start, log = _starting(writer, path, table)
+    writer.trigger(availableNow=True)
+    if log is None:
+        return _ended(start())
+    query = _ended(_started(log.spark, start, log.pending() or ""))
+    for again in range(_ROUNDS):
+        batch = log.plan(drained=True, only_for_spark=again > 0)
+        if batch is None:
+            break
+        query = _ended(_started(log.spark, start, batch))
+    return query
+
+
+def start(writer: DataStreamWriter, path: str | None = None, *, table: str | None = None) -> StreamingQuery:
+    """Start a streaming query whose first micro-batch does not wait for a row.
+
+    After a clean stop Spark runs no micro-batch before a source has a new row, so no timer fires until then.
+    Here a query with a clock runs one immediately; others follow at every trigger.
+
+    Parameters
+    ----------
+    writer : pyspark.sql.streaming.DataStreamWriter
+        What ``result.writeStream`` returns, with its options, its trigger and its sink. If the query has a
+        clock, ``checkpointLocation`` must be one of the options.
+    path, table : str, optional
+        As in `run_available_now`, which names the errors, too.
+
+    Returns
+    -------
+    pyspark.sql.streaming.StreamingQuery
+        The running query. One without a clock is started as ``writer.start(path)`` does it.
+
+    Examples
+    --------
+    ::
+
+        writer = alerts.writeStream.option("checkpointLocation", checkpoint).format("parquet")
+        query = timerheap.spark.start(writer.trigger(processingTime="10 seconds"), "/data/alerts")
+    """
+    start, log = _starting(writer, path, table)
+    if log is not None and log.pending() is None:
+        log.plan(drained=False)
+    return start()
+
+
+def _starting(
+    writer: DataStreamWriter, path: str | None, table: str | None
+) -> tuple[Callable[[], StreamingQuery], _Log | None]:
+    """Return what starts a query, and its micro-batches if it has a clock."""
+    connect = type(writer).__module__.startswith("pyspark.sql.connect.")
+    if not connect and not isinstance(writer, DataStreamWriter):
+        raise TypeError(
+            f"writer must be a DataStreamWriter, such as df.writeStream returns it, got {writer!r}"
+        )
+    if path is not None and table is not None:
+        raise ValueError(f"table must be None if there is a path, got {table!r} and {path!r}")
+    df, checkpoint = _written(writer)
+    log = None
+    if _CLOCK.search(analyzed_plan(df)):
+        if checkpoint is None:
+            raise ValueError(
+                "writer must have the option checkpointLocation, got a writer without it; the query has a "
+                "clock, and micro-batches without rows are planned in its checkpoint"
+            )
+        log = _Log(df.sparkSession, checkpoint)
+    return lambda: writer.start(path) if table is None else writer.toTable(table), log
+
+
+def _written(writer: Any) -> tuple[DataFrame, str | None]:
+    """Return what a writer writes, and its checkpoint."""
+    if isinstance(writer, DataStreamWriter):
+        options = writer._jwrite.getClass().getDeclaredField("extraOptions")
+        options.setAccessible(True)
+        found = options.get(writer._jwrite).get("checkpointLocation")
+        return writer._df, found.get() if found.isDefined() else None
+    from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
+
+    options = {name.lower(): value for name, value in writer._write_proto.options.items()}
+    df: Any = ConnectDataFrame(writer._write_stream._child, writer._session)
+    return df, options.get("checkpointlocation")
+
+
+def _started(spark: SparkSession, start: Callable[[], StreamingQuery], drained: str) -> StreamingQuery:
+    """Start a query that runs no micro-batches without rows of its own accord; it reads settings once."""
+    with _settings, _configured(spark, {_NO_DATA: "false", DRAINED: drained}):
+        return start()
+
+
+@contextmanager
+def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, was in before.items():
+            if was is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, was)
+
+
+def _ended(query: StreamingQuery) -> StreamingQuery:
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return query
+
+
+class _Log:
+    """The micro-batches in a checkpoint: those that have been planned, and those that have been committed."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self.spark = spark
+        self._checkpoint = re.sub(r"([][{}*?\\])", r"\\\1", checkpoint)
+
+    def _last(self, kind: str) -> tuple[int, list[str], str, int]:
+        """Return the number of the last micro-batch, -1 without one, its lines, its file, and the time."""
+        columns = "value", "_metadata.file_path", F.unix_millis(F.current_timestamp())
+        try:
+            files = self.spark.read.text(f"{self._checkpoint}/{kind}", wholetext=True)
+            found = files.select(*columns).collect()
+        except AnalysisException as e:
+            if e.getCondition() != "PATH_NOT_FOUND":
+                raise
+            found = []
+        named = [(file.rpartition("/")[2], text.split("\n"), file, now) for text, file, now in found]
+        return max(((int(name), *rest) for name, *rest in named if name.isdigit()), default=(-1, [], "", 0))
+
+    def pending(self) -> str | None:
+        """Return the mark of a micro-batch that has been planned and not committed; None without one."""
+        batch, lines, _, _ = self._last("offsets")
+        if batch == self._last("commits")[0]:
+            return None
+        return str(json.loads(lines[1])["conf"].get(DRAINED, ""))
+
+    def plan(self, drained: bool, only_for_spark: bool = False) -> str | None:
+        """Plan a micro-batch without rows; return its number, None if there is nothing that it could do.
+
+        Its plan is that of the last micro-batch, at the present time and with Spark's watermark after that.
+        It gets a mark if the sources are `drained`. One `only_for_spark` is needed only if Spark's watermark
+        has advanced.
+        """
+        last, lines, file, now = self._last("offsets")
+        if last < 0:
+            return None
+        batch, metadata = str(last + 1), json.loads(lines[1])
+        before = metadata["batchWatermarkMs"]
+        after = json.loads(self._last("commits")[1][1])["nextBatchWatermarkMs"]
+        if only_for_spark and after <= before:
+            return None
+        metadata["batchWatermarkMs"] = max(before, after)
+        metadata["batchTimestampMs"] = max(metadata["batchTimestampMs"], now)  # a clock may be set back
+        metadata["conf"][DRAINED] = batch if drained else ""  # Spark reads none but its own
+        metadata.pop("controlBatchInfo", None)  # which tells that Spark has moved state to other partitions
+        self._write(
+            f"{file.rpartition('/')[0]}/{batch}", "\n".join([lines[0], json.dumps(metadata), *lines[2:]])
+        )
+        return batch
+
+    def _write(self, file: str, text: str) -> None:
+        if on_connect(self.spark):
+            self._send(file, text)
+            return
+        spark = cast(Any, self.spark)
+        fs = spark._jvm.org.apache.hadoop.fs
+        target = fs.Path(spark._jvm.java.net.URI(file))
+        draft = fs.Path(target.getParent(), f".{uuid.uuid4().hex}.tmp")
+        files = target.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        stream = files.create(draft)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+        if not files.rename(draft, target):
+            raise OSError(f"cannot write {file}")
+
+    def _send(self, file: str, text: str) -> None:
+        """Write a file on Spark Connect, which has no way of its own to a local disk."""
+        path = unquote(urlsplit(file).path)
+        if urlsplit(file).scheme == "file":
+
+            def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                for batch in batches:
+                    draft = Path(f"{path}.tmp")
+                    draft.write_text(text)
+                    draft.rename(path)
+                    yield batch
+
+            self.spark.range(0, 1, 1, 1).mapInArrow(write, "id long").collect()
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "plan").write_text(text)
+                self.spark.copyFromLocalToFs(f"{folder}/plan", path)
+        if self._last("offsets")[2] != file:
+            raise NotImplementedError(
+                "checkpointLocation must be on the server's default file system on Spark Connect, or on a "
+                f"disk that its executors share, got {file!r}"
+            )

@@ -93,7 +93,7 @@ def count_by(df: DataFrame, key: list[str], **options: Any) -> DataFrame:
         Count(),
         f"{types}, at bigint, n bigint",
         "at",
-        watermark=MONOTONOUS,
+        watermark=MONOTONOUS.with_max_ahead(None),
         max_parallelism=4,
         **options,
     )

@@ -368,8 +368,8 @@ def _moments(column: pa.Array) -> list[Any]:
     known = moments[~np.isnat(moments)]
     if zone is None or not len(known) or not _FIRST <= known.min() <= known.max() <= _LAST:
         return _objects(column)
-    utc = datetime.UTC
-    zone = utc if zone == "UTC" else pa.lib.string_to_tzinfo(zone)
+    zone = pa.lib.string_to_tzinfo(zone)
+    utc = zone if zone == pa.lib.string_to_tzinfo("UTC") else datetime.UTC
     # Some 20 times as fast as Arrow's to_pylist(), and combine() as replace().
     combine = datetime.datetime.combine
     values = [None if at is None else combine(at, at.time(), utc) for at in moments.tolist()]

@@ -266,3 +266,54 @@ def test_group_windows_leave_the_columns_of_the_table(
     names, rows = results(spark, query, table, tmp_path, with_bounds)
     assert names == ["e", "window_end", "MAX(window_start)", "window_time"]
     assert [row[1:] for row in rows] == [("a", 2, 2), ("b", 0, 1), ("n", 5, 1), ("c", 4, 1), ("n", 0, 1)]
+
+
+SESSION = "TABLE(SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '5' SECOND))"
+
+
+def clock(moment: dt.datetime) -> int:
+    return (moment.replace(tzinfo=dt.UTC) - EPOCH) // dt.timedelta(seconds=1)
+
+
+@pytest.mark.promises(
+    "Flink SQL", "supported", "SELECT of the rows of SESSION", "Top-N of the rows of SESSION"
+)
+def test_rows_have_the_session_that_aggregates_them(spark: SparkSession, table: Path, tmp_path: Path) -> None:
+    def with_nested(df: DataFrame) -> DataFrame:
+        return df.select(
+            "*", F.struct("x", F.array("k").alias("ks"), "ts").alias("time"), F.lit(1.5).alias("d")
+        )
+
+    query = f"SELECT k, x, `time`.ts, `time`.ks, d, window_start, window_end, window_time FROM {SESSION}"
+    _, rows = results(spark, query, table, tmp_path / "rows", with_nested)
+    sessions = [("a", 1, 8), ("a", 1, 8), ("b", 2, 7), ("c", 13, 18), (None, 12, 17), (None, 4, 9)]
+    assert [(row[0], *map(clock, row[5:7])) for row in rows] == sessions
+    assert all(row[3] == [row[0]] and row[6] - row[7] == dt.timedelta(milliseconds=1) for row in rows)
+    query = (
+        f"SELECT k, x, RANK() {OVER} x DESC) AS r FROM {SESSION.replace('PARTITION BY k', '')} QUALIFY r < 3"
+    )
+    assert results(spark, query, table, tmp_path / "top")[1] == [
+        ("a", 2, 2),
+        ("c", 4, 1),
+        (None, 0, 2),
+        (None, 5, 1),
+    ]
+    query = (
+        f"SELECT L.k, L.x, R.n FROM {SESSION} L JOIN (SELECT k, COUNT(*) AS n, window_start, window_end FROM "
+        f"{SESSION} {GROUP}) R ON L.k = R.k AND {SAME} WHERE L.x > 0"
+    )
+    assert results(spark, query, table, tmp_path / "join")[1] == [("a", 1, 2), ("a", 2, 2), ("c", 4, 1)]
+
+
+def test_a_late_row_belongs_to_a_session_that_has_not_ended(spark: SparkSession, tmp_path: Path) -> None:
+    """As in aggregates of sessions, also after restarts; a row whose session has ended is dropped."""
+    batches = [[1, 20], [17, 3, 14], [21, 40], [60]]
+    found: list[tuple[Any, ...]] = []
+    for part in batches:
+        streams.write_batches(tmp_path / "t", [[row("a", second, 0, second) for second in part]], SCHEMA)
+        streams.read_stream(spark, tmp_path / "t").createOrReplaceTempView("t")
+        query = f"SELECT k, x, window_start, window_end FROM {SESSION}"
+        streams.run(timerheap.spark.sql(spark, query, "0 seconds", max_parallelism=2), tmp_path)
+        found = streams.sink(spark, tmp_path)
+    sessions = [(1, 1, 6), (14, 14, 26), (17, 14, 26), (20, 14, 26), (21, 14, 26), (40, 40, 45)]
+    assert sorted((x, clock(start), clock(end)) for _, x, start, end in found) == sessions

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from timerheap.functions import BatchProcessFunction
 from timerheap.spark._compat import on_connect, to_arrow_schema, with_columns
@@ -26,10 +26,21 @@ from timerheap.spark._exchange.slicing import (
     Ranking,
     RankOrder,
 )
+from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._plan.aggregates import resolve_aggregate
 from timerheap.spark._plan.arguments import arrow_schema, key_columns, named_column, quoted
 from timerheap.spark._plan.build import Input, build, kept_only, marked, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay, strategy_of
+from timerheap.spark._plan.window_columns import (
+    fields_of,
+    instant_of,
+    local_of,
+    millis_of,
+    name_of_column,
+    pairs_of,
+    unique_names,
+    windows_of,
+)
 from timerheap.spark._query import Late, Query, computed_name, shown_name
 from timerheap.spark._windows import (
     GroupedWindows,
@@ -41,17 +52,18 @@ from timerheap.spark._windows import (
     session_window,
     tumble,
 )
-from timerheap.spark._worker.sql_functions import GROUPED, FirstOfKey, FirstRows, GroupedSides, OverRows
+from timerheap.spark._worker.sql_functions import (
+    GROUPED,
+    FirstOfKey,
+    FirstRows,
+    GroupedSides,
+    OverRows,
+    SessionRows,
+)
 from timerheap.spark._worker.window_runner import GROUPING_SET, WINDOW_BOUND, WINDOW_COLUMNS
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
 from timerheap.timer import MIN_WATERMARK
-from timerheap.tvf import (
-    CumulativeSliceAssigner,
-    HoppingSliceAssigner,
-    SliceAssigner,
-    TimeZone,
-    TumblingSliceAssigner,
-)
+from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner, TumblingSliceAssigner
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -205,30 +217,12 @@ class _Relation:
     @property
     def ends(self) -> Column:
         """When the window of a row ends, in epoch ms; where clocks go back, after the repeated hour."""
-        last, zone = _millis(quoted(WINDOW[1])) - 1, self.clocks[0].source.assigner.zone
-        first, day = _instant(last, zone), 86_400_000
+        last, zone = millis_of(quoted(WINDOW[1])) - 1, self.clocks[0].source.assigner.zone
+        first, day = instant_of(last, zone), 86_400_000
         if zone.fixed_offset is not None:
             return first
-        again = last - (_local(first + day, zone) - first - day)  # by the offset of a day later
-        return F.when((again > first) & (_local(again, zone) == last), again).otherwise(first)
-
-
-def _local(millis: Column, zone: TimeZone) -> Column:
-    """Return the local times of instants, both in ms; as `TimeZone.to_local`."""
-    if zone.fixed_offset is not None:
-        return millis + zone.fixed_offset
-    return F.unix_millis(F.from_utc_timestamp(F.timestamp_millis(millis), F.lit(zone.name)))
-
-
-def _instant(local: Column, zone: TimeZone) -> Column:
-    """Return the instants of local times, both in ms; as `TimeZone.to_epoch`."""
-    if zone.fixed_offset is not None:
-        return local - zone.fixed_offset
-    return F.unix_millis(F.to_utc_timestamp(F.timestamp_millis(local), F.lit(zone.name)))
-
-
-def _millis(column: Column) -> Column:
-    return F.timestamp_diff("MILLISECOND", F.lit("1970-01-01").cast("timestamp_ntz"), column)
+        again = last - (local_of(first + day, zone) - first - day)  # by the offset of a day later
+        return F.when((again > first) & (local_of(again, zone) == last), again).otherwise(first)
 
 
 def _visible(df: DataFrame) -> list[str]:
@@ -237,21 +231,6 @@ def _visible(df: DataFrame) -> list[str]:
 
 def _hidden(df: DataFrame) -> list[str]:
     return [name for name in df.columns if name in (*WINDOW, *_MARKS, RANK)]
-
-
-def _unique(df: DataFrame) -> DataFrame:
-    """Rename columns whose names occur twice; `_shown` returns their names."""
-    names = [name.lower() for name in df.columns]
-    if len(set(names)) == len(names):
-        return df
-    pairs = enumerate(zip(df.columns, names, strict=True))
-    return df.toDF(
-        *(f"__timerheap:{at}:{name}" if names.count(lower) > 1 else name for at, (name, lower) in pairs)
-    )
-
-
-def _shown(name: str) -> str:
-    return re.sub(r"^__timerheap:\d+:", "", name)
 
 
 class _Planner:
@@ -300,11 +279,27 @@ class _Planner:
                 "query: rows of windows of processing time are not supported; aggregate them with GROUP BY"
             )
         assigner = source.assigner
-        assert isinstance(assigner, SliceAssigner)
-        bounds = _bounds(source.df, source.time, assigner)
+        named = {name: quoted(there) for name, there in zip(WINDOW_COLUMNS, WINDOW, strict=True)}
+        if not isinstance(assigner, SliceAssigner):
+            found = self._session_rows(node, clock, assigner)
+            return replace(found, df=found.df.withColumns(named))
+        bounds = windows_of(source.df, source.time, assigner)
         rows = clock.rows.withColumn(KEPT, F.lit(True)).select("*", F.inline_outer(bounds).alias(*WINDOW))
         named = {name: quoted(there) for name, there in zip(WINDOW_COLUMNS, WINDOW, strict=True)}
         return _Relation(rows.withColumns(named), (clock,), ended=False)
+
+    def _session_rows(self, node: Windowing, clock: _Clock, assigner: SessionUnsliceAssigner) -> _Relation:
+        """Return the rows of a table, and their sessions, once these have ended."""
+        df, names = clock.rows.drop(SEEN), _visible(clock.source.df)
+        naive, time = TimestampNTZType(), df.schema[str(clock.time)].dataType
+        types = (naive, naive, time if time == naive else TimestampType())
+        bounds = [StructField(name, type_) for name, type_ in zip(WINDOW, types, strict=True)]
+        rows = [StructField(name, df.schema[name].dataType) for name in names]
+        work = SessionRows(to_arrow_schema(StructType(rows)), to_arrow_schema(StructType(bounds)), assigner)
+        result, keys = [*rows, *bounds], node.partition
+        return self._processed(
+            work, df, keys, names, result, (clock,), time=clock.time, order="arrival", late="process"
+        )
 
     def _selected(self, node: Selected) -> _Relation:
         found = self.relation(node.source)
@@ -364,7 +359,7 @@ class _Planner:
             arrival = [RankOrder(name, keeps_last, nulls_first=False) for name in ARRIVAL]
         orders = tuple(RankOrder(name, one.descending, one.nulls_first) for name, one in order.items())
         ranking = Ranking(node.function, RANK, orders, tuple(arrival), node.limit)
-        df = _unique(df.withColumns(added))
+        df = unique_names(df.withColumns(added))
         names = [*_visible(df), *WINDOW]
         result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
         first = FirstRows(ranking, names)
@@ -378,7 +373,7 @@ class _Planner:
             ended=found.ended,
             local=None if found.ended else LocalFirstRows(ranking, [*node.keys]),
         )
-        return replace(ranked, df=ranked.df.toDF(*map(_shown, names), node.name))
+        return replace(ranked, df=ranked.df.toDF(*map(name_of_column, names), node.name))
 
     def _joined(self, node: Joined) -> _Relation:
         found = self._aggregated_sides(node) or self._rows_of_sides(node)
@@ -390,7 +385,7 @@ class _Planner:
         work = GroupedSides(differing, node.how)
         names = [*WINDOW, *SIDES]
         grouped = self._processed(work, both, keys, names, fields, found.clocks, ended=found.ended)
-        return replace(grouped, df=_pairs(grouped.df, node))
+        return replace(grouped, df=pairs_of(grouped.df, node))
 
     def _rows_of_sides(self, node: Joined) -> _Relation:
         """Return the rows of both sides of a join, each computed by itself."""
@@ -410,7 +405,7 @@ class _Planner:
         for number, side in enumerate(sides):
             df, texts = side.timed, [texts[number] for *texts, _ in node.keys]
             by = {name: kept_only(df, F.expr(one)) for name, one in zip(keys, texts, strict=True)}
-            df = _unique(df.withColumns({**by, ENDS: side.ends}))
+            df = unique_names(df.withColumns({**by, ENDS: side.ends}))
             content = F.struct(*map(quoted, _visible(df))).alias(SIDES[number])
             marks = [quoted(mark) for mark in (*keys, ENDS, *_hidden(df))]
             if len(clocks) == 2:
@@ -474,7 +469,7 @@ class _Planner:
             keyed = {key: F.when(of_side, F.expr(texts[number])) for key, texts in keys.items()}
             if number:
                 keyed = {key: F.coalesce(quoted(key), one) for key, one in keyed.items()}
-            result = _unique(with_columns(result, keyed))
+            result = unique_names(with_columns(result, keyed))
             content = F.struct(*map(quoted, result.columns[: len(side.columns)]))
             content = F.when(of_side, content).alias(SIDES[number])
             result = result.select(content, *map(quoted, dict.fromkeys([*others, *keys, *WINDOW])))
@@ -522,6 +517,7 @@ class _Planner:
         time: str | None = ENDS,
         ended: bool = False,
         local: LocalFirstRows | None = None,
+        order: RowOrder = "event_time",
         late: Late = "drop",
     ) -> _Relation:
         """Return what a function makes of rows, once the watermark has passed their `time`."""
@@ -542,7 +538,7 @@ class _Planner:
             event_time=time,
             watermarks=strategies,
             channels=tuple(source.channel for source in sources),
-            order="arrival" if time is None else "event_time",
+            order="arrival" if time is None else order,
             time_mode="None" if ended else time_mode(df, False, *strategies),
             max_parallelism=self._options.get("max_parallelism"),
             key_names=[name for name in keys if not name.startswith(_HIDDEN)],
@@ -606,7 +602,7 @@ def _select(
             sides = [side for side in SIDES if side in df.columns and text in ("*", f"{side}.*")]
             columns += [F.col(f"{side}.*") for side in sides] or [F.col("*")]
             visible = _visible(df)
-            names += [field for side in sides for field in _fields(df, side)] or [
+            names += [field for side in sides for field in fields_of(df, side)] or [
                 name if name in visible else None for name in df.columns
             ]
             continue
@@ -625,93 +621,12 @@ def _select(
     return result
 
 
-def _fields(df: DataFrame, side: str) -> list[str]:
-    type_ = df.schema[side].dataType
-    assert isinstance(type_, StructType)
-    return type_.names
-
-
-def _bounds(df: DataFrame, time: str, assigner: SliceAssigner) -> Column:
-    """Return the windows of a row: an array of structs of start, end and time."""
-    type_, zone = named_column(df, "time", time), assigner.zone
-    naive = isinstance(type_, TimestampNTZType)
-    if naive:
-        local = _millis(quoted(time))
-    else:
-        local = _local(quoted(time) if isinstance(type_, LongType) else F.unix_millis(quoted(time)), zone)
-
-    def bound(ms: Column) -> Column:
-        return F.timestamp_add("MILLISECOND", ms, F.lit("1970-01-01").cast("timestamp_ntz"))
-
-    step, start = assigner.interval, None
-    if isinstance(assigner, HoppingSliceAssigner):
-        step = assigner.slide
-    begin = local - F.pmod(local - assigner.offset, F.lit(step))
-    if isinstance(assigner, CumulativeSliceAssigner):
-        start = local - F.pmod(local - assigner.offset, F.lit(assigner.size))
-        ends = F.sequence(begin + step, start + assigner.size, F.lit(step))
-    else:
-        last_end = begin + assigner.size
-        ends = F.sequence(last_end - (assigner.size - 1) // step * step, last_end, F.lit(step))
-        if assigner.size % step:
-            ends = F.filter(ends, lambda end: end > local)
-
-    def window(end: Column) -> Column:
-        begin = end - assigner.size if start is None else start
-        last = bound(end - 1) if naive else F.timestamp_millis(_instant(end - 1, zone))
-        return F.struct(bound(begin), bound(end), last)
-
-    return F.transform(ends, window)
-
-
 def _filled(both: DataFrame) -> dict[str, Column]:
     """Return the marks in which a row of one side has nothing."""
     filled = {KEPT: F.coalesce(quoted(KEPT), F.lit(True))} if KEPT in both.columns else {}
     if AHEAD in both.columns:
         filled[AHEAD] = F.coalesce(quoted(AHEAD), F.lit(False))
     return filled
-
-
-def _pairs(grouped: DataFrame, node: Joined) -> DataFrame:
-    """Return the pairs of the rows of each group, as a join of its kind has them."""
-    for name in GROUPED:
-        type_: Any = grouped.schema[name].dataType
-        fields = [StructField(_shown(field.name), field.dataType) for field in type_.elementType]
-        grouped = grouped.withColumn(name, quoted(name).cast(ArrayType(StructType(fields))))
-    left, right = SIDES
-    lefts, rights = (f"`{name}`" for name in GROUPED)
-    that = node.condition
-    of_left = rights if that is None else f"filter({rights}, {right} -> {that})"
-    windows = list(map(quoted, WINDOW))
-    if node.how in ("semi", "anti"):
-        found = f"exists({rights}, {right} -> {that or 'true'})"
-        if node.how == "anti":
-            found = f"NOT {found if node.null_aware else f'coalesce({found}, false)'}"
-        kept = grouped.select(F.explode(F.expr(f"filter({lefts}, {left} -> {found})")).alias(left), *windows)
-        return kept.select(f"{left}.*", *windows)
-    if node.how == "right":
-        of_right = lefts if that is None else f"filter({lefts}, {left} -> {that})"
-        pairs = grouped.select(F.explode(F.expr(rights)).alias(right), F.expr(lefts), *windows)
-        pairs = pairs.select(F.explode_outer(F.expr(of_right)).alias(left), right, *windows)
-    else:
-        if node.how == "full":  # a last row that is null stands for the right rows without a match
-            lefts = f"array_append({lefts}, null)"
-            matched = f"coalesce(exists(`{GROUPED[0]}`, {left} -> {that or 'true'}), false)"
-            alone = f"filter({rights}, {right} -> NOT {matched})"
-            of_left = f"if({left} IS NULL, {alone}, {of_left})"
-        pairs = grouped.select(F.explode(F.expr(lefts)).alias(left), *map(quoted, GROUPED), *windows)
-        explode = F.explode if node.how == "inner" else F.explode_outer
-        pairs = pairs.select(left, explode(F.expr(of_left)).alias(right), *windows)
-        if node.how == "full":
-            pairs = pairs.where(quoted(left).isNotNull() | quoted(right).isNotNull())
-    names = [name.lower() for side in SIDES for name in _fields(pairs, side)]
-    alone_ = {
-        name: quoted(side)[name]
-        for side in SIDES
-        for name in _fields(pairs, side)
-        if names.count(name.lower()) == 1
-    }
-    return with_columns(pairs, alone_)
 
 
 class _Behind(WatermarkGenerator):

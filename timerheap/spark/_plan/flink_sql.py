@@ -358,7 +358,6 @@ def _projected(source: Node, conditions: list[exp.Expr], items: list[exp.Expr]) 
         if aggregate := next((one for node in nodes for one in [node.find(exp.AggFunc)] if one), None):
             instead = "add GROUP BY window_start, window_end"
             refuse(f"{clause} with {written(aggregate)}", instead + ", and use HAVING" * (clause == "WHERE"))
-    _expect_windows(source, "a SELECT")
     columns = tuple(map(_item, items))
     return Selected(source, _conjunction(conditions), columns, _bounds(items, source.bounds))
 
@@ -466,15 +465,6 @@ def _expect_keys_of_rows(
         )
 
 
-def _expect_windows(source: Node, what: str) -> None:
-    """Raise unless rows of a source can be passed on once their windows have ended."""
-    rows = source
-    while isinstance(rows, Selected):
-        rows = rows.source
-    if isinstance(rows, Windowing) and rows.function == "session":
-        refuse(f"{what} of the rows of SESSION", "use the aggregates of sessions, as in Flink")
-
-
 def _ranked(
     select: exp.Select, source: Node, conditions: list[exp.Expr], overs: list[exp.Window]
 ) -> Selected:
@@ -495,7 +485,6 @@ def _ranked(
         refuse(f"{written(over)} (a Top-N of all rows, not of windows)", PATTERN)
     if over.args.get("order") is None:
         refuse(f"{written(over)} without ORDER BY", PATTERN)
-    _expect_windows(source, "a Top-N")
     order = tuple(
         Order(text_of(one.this), bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
         for one in over.args["order"].expressions
@@ -639,8 +628,6 @@ def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Join
     if shapes[0] != shapes[1]:
         shown = " and ".join(_shown(*shape) for shape in shapes)
         refuse(f"a window join of {shown}", "use the same windows on both sides")
-    for node in (left, right):
-        _expect_windows(node, "a window join")
     return Joined(left, right, how, tuple(keys), _conjunction(rest))
 
 

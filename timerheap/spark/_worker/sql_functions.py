@@ -18,7 +18,13 @@ from timerheap.spark._worker.window_runner import result_column
 from timerheap.spark._worker.wrapped_runners import SIDES
 from timerheap.state import ValueStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.tvf import GlobalWindowAggregate, TumblingSliceAssigner
+from timerheap.tvf import (
+    Count,
+    GlobalWindowAggregate,
+    SessionUnsliceAssigner,
+    SessionWindowAggregate,
+    TumblingSliceAssigner,
+)
 from timerheap.types import Types
 
 GROUPED = ["rows of the left side", "rows of the right side"]
@@ -249,3 +255,91 @@ def _parts(rows: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
     """Yield rows in parts whose frames have about `_AT_ONCE` rows."""
     numbers = np.cumsum(sizes[rows]) // _AT_ONCE
     yield from np.split(rows, np.flatnonzero(np.diff(numbers)) + 1)
+
+
+class SessionRows(BatchProcessFunction):
+    """Emits the rows of each session with its bounds, once it has ended.
+
+    Of each key the state has the rows of the sessions that have not; a timer waits for the first to end.
+    Which rows are late is as in `SessionWindowAggregate`.
+
+    Parameters
+    ----------
+    types : pyarrow.Schema
+        The columns of the rows.
+    bounds : pyarrow.Schema
+        The columns of the windows: start, end and time.
+    assigner : SessionUnsliceAssigner
+    """
+
+    _takes_all = True
+
+    def __init__(self, types: pa.Schema, bounds: pa.Schema, assigner: SessionUnsliceAssigner) -> None:
+        self._columns, self._bounds, self._assigner = types.names, bounds, assigner
+        self._type = pa.struct([pa.field("time", pa.int64()), pa.field("row", pa.struct(list(types)))])
+
+    def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
+        self._rows = runtime_context.get_state(ValueStateDescriptor("rows", pa.list_(self._type)))
+        self._late = runtime_context.get_metrics_group().counter("num_late_records_dropped")
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context) -> None:
+        """Keep the rows that are not late."""
+        assert ctx.timestamps is not None
+        keys = np.unique(ctx.ids)
+        ids, held, sessions = self._held(keys)
+        sessions.watermark = ctx.timer_service().current_watermark()
+        late = sessions.add(ctx.ids, ctx.timestamps).rows
+        self._late.inc(len(late))
+        new = np.delete(np.arange(len(batch)), late)
+        columns = [pa.array(ctx.timestamps), batch.select(self._columns).to_struct_array()]
+        arrived = pa.StructArray.from_arrays(columns, ["time", "row"]).take(pa.array(new)).cast(self._type)
+        ids, rows = np.concatenate([ids, ctx.ids[new]]), pa.concat_arrays([held, arrived])
+        order = np.lexsort((rows.field("time").to_numpy(), ids))
+        self._keep(keys, ids[order], rows.take(pa.array(order)), sessions, ctx)
+
+    def on_timers(self, due: DueTimers, ctx: BatchProcessFunction.Context) -> Iterator[pa.RecordBatch]:
+        """Emit the sessions that have ended."""
+        keys, zone = np.unique(due.ids), self._assigner.zone
+        ids, rows, sessions = self._held(keys)
+        starts, every = sessions.snapshot()  # by key and start
+        local = zone.to_local(rows.field("time").to_numpy())
+        order = np.lexsort((local, ids))
+        numbers = np.repeat(np.arange(len(every)), every.rows)  # of the session of each row in this order
+        watermark = ctx.timer_service().current_watermark()
+        over = (every.slice_ends - 1 <= zone.passed(watermark))[numbers]
+        sessions.advance_watermark(watermark)
+        emitted = rows.take(pa.array(order[over])).field("row")
+        starts, ends = starts[numbers[over]], every.slice_ends[numbers[over]]
+        bounds = zip((starts, ends, zone.to_epoch(ends - 1)), self._bounds.types, strict=True)
+        columns = [pa.array(ms * 1000).cast(type_) for ms, type_ in bounds]
+        names = [*self._columns, *self._bounds.names]
+        yield pa.RecordBatch.from_arrays([*emitted.flatten(), *columns], names=names)
+        left = np.sort(order[~over])
+        self._keep(keys, ids[left], rows.take(pa.array(left)), sessions, ctx)
+
+    def _held(self, keys: np.ndarray) -> tuple[np.ndarray, pa.StructArray, SessionWindowAggregate]:
+        """Return the rows in the state, the ids of their keys, and their sessions."""
+        past = self._rows.values(keys)
+        rows = past.flatten().cast(self._type)
+        ids = np.repeat(keys, past.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+        sessions = SessionWindowAggregate(self._assigner.interval, [Count()], self._assigner.zone.name)
+        sessions.add(ids, rows.field("time").to_numpy())
+        return ids, rows, sessions
+
+    def _keep(
+        self,
+        keys: np.ndarray,
+        ids: np.ndarray,
+        rows: pa.StructArray,
+        sessions: SessionWindowAggregate,
+        ctx: BatchProcessFunction.Context,
+    ) -> None:
+        """Replace the rows of keys by those of the sessions that have not ended, which are sorted by key."""
+        ends = np.searchsorted(ids, keys, side="right")
+        offsets = pa.array(np.append(0, ends).astype(np.int32))
+        none = pa.array(np.diff(ends, prepend=0) == 0)
+        self._rows.update_many(keys, pa.ListArray.from_arrays(offsets, rows, mask=none))
+        _, still = sessions.snapshot()
+        found, first = np.unique(still.key_ids, return_index=True)
+        times = self._assigner.zone.passes_at(still.slice_ends[first] - 1)
+        ctx.timer_service().register_event_time_timers(found, times, name="end")

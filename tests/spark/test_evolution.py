@@ -390,6 +390,49 @@ def test_a_time_to_live_is_switched_on_changed_and_switched_off() -> None:
     assert off._group.next_due(event_time=False) is None, "no expiry is left"
 
 
+class Nulls(KeyedProcessFunction):
+    """Keeps nulls wherever a state may hold one."""
+
+    def __init__(self, ttl: int = 0) -> None:
+        self.ttl = ttl
+
+    def open(self, runtime_context: Any) -> None:
+        row = "struct<a:int,b:map<string,int>>"
+        value, elements = ValueStateDescriptor("value", row), ListStateDescriptor("list", row)
+        numbers, rows = MapStateDescriptor("n", "string", "int"), MapStateDescriptor("rows", "int", row)
+        for descriptor in (value, elements, numbers, rows) if self.ttl else ():
+            descriptor.enable_time_to_live(StateTtlConfig.new_builder(self.ttl).build())
+        self.value = runtime_context.get_state(value)
+        self.list = runtime_context.get_list_state(elements)
+        self.maps = [runtime_context.get_map_state(each) for each in (numbers, rows)]
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        numbers, rows = self.maps
+        if value.at == 1:
+            self.value.update((None, {"x": None}))
+            self.list.update([(None, None), (None, {"x": None})])
+            numbers.put_all({"x": None, "y": 5, "gone": None})
+            rows.put_all({0: None, 1: (None, None), 2: (1, {"x": None})})
+            numbers.remove("gone")
+        kept = self.value.value(), list(self.list.get()), dict(numbers.items()), dict(rows.items())
+        yield value.k, value.at, repr((*kept, numbers.get("x"), numbers.contains("x"), "gone" in numbers))
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_nulls_stay_when_a_time_to_live_is_switched_on_and_off(large: bool, monkeypatch: Any) -> None:
+    if large:  # maps are searched, not loaded
+        monkeypatch.setattr("timerheap.spark._group.growing_state.SMALL", 0)
+    test = timed(0, 1_000, Nulls)
+    (first,) = test.push([("a", 1, "")])
+    for at, ttl in enumerate((HOUR, 2 * HOUR, 0, HOUR), 2):
+        snapshot, test = test.snapshot(), timed(ttl, 1_000, Nulls)
+        test.restore(snapshot)
+        (row,) = test.push([("a", at, "")])
+        assert row.what == first.what
+    test.advance_clock(1_000 + HOUR)
+    assert test.push([("a", 9, "")])[0].what == "(None, [], {}, {}, None, False, False)"
+
+
 def test_values_of_columns_have_a_time_to_live() -> None:
     test = timed(HOUR, 1_000, lambda ttl: Last("bigint", ttl))
     test.push([("a", 1, ""), ("b", 2, "")])

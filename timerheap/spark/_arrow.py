@@ -330,10 +330,10 @@ def _untimed(type_: pa.DataType) -> pa.DataType:
     return type_.field("value").type if is_timed(type_) else type_
 
 
-def evolved(values: pa.Array, now: pa.DataType) -> pa.Array:
+def evolved(values: pa.Array, now: pa.DataType, inside: bool = False) -> pa.Array:
     """Return values, of a `wide` type that fits `now`, as values of `now` with 64-bit offsets; O(n).
 
-    What has no time to live yet has the time 0.
+    What has no time to live yet has the time 0. Also null has one `inside` of a map, where it is a value.
     """
     was, now = values.type, wide(now)
     if was == now:
@@ -342,19 +342,20 @@ def evolved(values: pa.Array, now: pa.DataType) -> pa.Array:
         return evolved(values.flatten()[0], now)
     if is_timed(now) and not is_timed(was):
         times = pa.array(np.zeros(len(values), np.int64))
-        return _struct([evolved(values, now.field("value").type), times], now, values)
+        columns = [evolved(values, now.field("value").type), times]
+        return _struct(columns, now, None if inside else values.is_null())
     if pa.types.is_struct(now) and pa.types.is_struct(was):
         rows = pa.RecordBatch.from_arrays(values.flatten(), names=was.names)
-        return _struct(evolved_columns(rows, pa.schema(list(now))).columns, now, values)
+        return _struct(evolved_columns(rows, pa.schema(list(now)), inside).columns, now, values.is_null())
     if pa.types.is_map(now) or pa.types.is_large_list(now):
         own = pa.concat_arrays([values])  # which begins at 0
-        child = evolved(own.values, now.field(0).type)
+        child = evolved(own.values, now.field(0).type, inside=True)
         return pa.Array.from_buffers(now, len(own), own.buffers()[:2], own.null_count, children=[child])
     return values.cast(now)
 
 
-def _struct(columns: list[pa.Array], type_: pa.DataType, like: pa.Array) -> pa.Array:
-    return pa.StructArray.from_arrays(columns, fields=list(type_), mask=like.is_null())
+def _struct(columns: list[pa.Array], type_: pa.DataType, mask: pa.Array | None) -> pa.Array:
+    return pa.StructArray.from_arrays(columns, fields=list(type_), mask=mask)
 
 
 def evolved_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -364,10 +365,10 @@ def evolved_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
-def evolved_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def evolved_columns(rows: pa.RecordBatch, schema: pa.Schema, inside: bool = False) -> pa.RecordBatch:
     """Return rows whose columns have become others by name; a column that is new is null."""
     columns = [
-        evolved(rows.column(field.name), field.type)
+        evolved(rows.column(field.name), field.type, inside)
         if field.name in rows.schema.names
         else pa.nulls(rows.num_rows, wide(field.type))
         for field in schema

@@ -43,6 +43,7 @@ def label_of(key_group: int) -> int:
     return int(labels_of(np.array([key_group]))[0])
 
 
+@cache
 def key_group_of(label: int) -> int:
     """Return the key group of a label."""
     return int(spark_hashes(np.array([label]))[0])

@@ -4,13 +4,13 @@ The manifest of a key group: a small sealed value that says what its chunks mean
 
 Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in chunks,
 4: there is an event-time timer, 8: a processing-time timer, 16: the clock is stale), the group's id 8 bytes,
-the token 16 bytes, max_parallelism i32, the watermark i64, late_rows i64, losses i64, the wake-up i64, the
-length of the clock u16 and the number of runs u16; then the clock, or the digests of its halves; then as
-LEB128 the numbers of event-time timers, processing-time timers, keys and waiting rows, and as i64 when the
-next timer of each kind is due; then for each run its kind u16, the fingerprint of its schema u32, the number
-of its segments u16, and as LEB128 the size and the number of entries of its last snapshot; then for each
-segment the number of its chunks, their size in bytes, the number of their rows and their digest, each as
-LEB128.
+the token 16 bytes, max_parallelism i32, the micro-batch i64, the watermark i64, late_rows i64, losses i64,
+the wake-up i64, the length of the clock u16 and the number of runs u16; then the clock, or the digests of its
+halves; then as LEB128 the numbers of event-time timers, processing-time timers, keys and waiting rows, and as
+i64 when the next timer of each kind is due; then for each run its kind u16, the fingerprint of its schema
+u32, the number of its segments u16, and as LEB128 the size and the number of entries of its last snapshot;
+then for each segment the number of its chunks, their size in bytes, the number of their rows and their
+digest, each as LEB128.
 
 A group consists of parts: its timers, keys, buffered rows, windows and each user state. The store holds a
 part as a run: a stack of segments, each a few chunks, whose batches rebuild the part when they are replayed
@@ -122,7 +122,7 @@ NOTHING = Standing()
 """What an empty group holds."""
 
 
-FORMAT = 11
+FORMAT = 12
 """The version of the checkpoints' format."""
 
 INLINE_CLOCK = 4096
@@ -131,7 +131,7 @@ INLINE_CLOCK = 4096
 MANIFEST = 32
 """The kind of the manifest among the chunks of a group."""
 
-_HEADER = struct.Struct("<HH8s16siqqqqHH")
+_HEADER = struct.Struct("<HH8s16siqqqqqHH")
 _RUN = struct.Struct("<HIH")
 _TIME = struct.Struct("<q")
 _WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING, _CLOCK_STALE = 1, 2, 4, 8, 16
@@ -193,6 +193,7 @@ class Manifest:
     wake_up: int | None = None  # the timestamp of the group's timer in Spark
     standing: Standing = NOTHING
     runs: list[Run] = field(default_factory=list)
+    batch: int = -1  # the micro-batch in which it was written
 
     @property
     def nbytes(self) -> int:
@@ -219,6 +220,7 @@ class Manifest:
             self.id,
             self.token,
             self.max_parallelism,
+            self.batch,
             self.watermark,
             self.late_rows,
             self.losses,
@@ -251,7 +253,8 @@ class Manifest:
     @classmethod
     def _parse(cls, payload: memoryview) -> Manifest:
         header = _HEADER.unpack_from(payload)
-        _, flags, id_, token, max_parallelism, watermark, late_rows, losses, wake_up, clock, runs = header
+        _, flags, id_, token, max_parallelism, batch, watermark, *rest = header
+        late_rows, losses, wake_up, clock, runs = rest
         at = _HEADER.size + clock
         manifest = cls(
             max_parallelism,
@@ -264,6 +267,7 @@ class Manifest:
             late_rows,
             losses,
             wake_up if flags & _WAKE_UP else None,
+            batch=batch,
         )
         numbers: list[int] = []
         for _ in range(4):

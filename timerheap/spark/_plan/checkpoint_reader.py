@@ -22,7 +22,7 @@ from timerheap._arguments import integer
 from timerheap._native._heap import from_text, xxh64
 from timerheap.flink import Explanation
 from timerheap.spark._compat import refuse_connect, to_arrow_schema
-from timerheap.spark._exchange.placement import label_of
+from timerheap.spark._exchange.placement import key_group_of, label_of
 from timerheap.spark._group.checkpoint import MANIFEST, Manifest, read_clock
 from timerheap.spark._group.chunks import (
     CLOCK,
@@ -42,6 +42,7 @@ from timerheap.spark._group.open_windows import SESSION_START
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
 from timerheap.spark._query import Query, added_name, distinct, shown_name
 from timerheap.spark._worker import state_tables as tables
+from timerheap.spark._worker.ledger import LEDGER, Ledger, expect_whole, foreign
 from timerheap.spark._worker.state_tables import INITIAL, TIMESTAMP, Splitter, readable
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
@@ -54,6 +55,7 @@ class StoredOperator(NamedTuple):
     """An operator of timerheap in a checkpoint."""
 
     number: int  # its operator id
+    partitions: int
     first_batch: int  # the finished micro-batches whose state the checkpoint has are from this one
     last_batch: int
 
@@ -74,7 +76,7 @@ def find_operators(spark: SparkSession, path: str) -> list[StoredOperator]:
     if not found:
         raise _not_ours(path, _why_empty(spark, path))
     operators = [
-        StoredOperator(int(row.operatorId), int(row.minBatchId), int(row.maxBatchId))
+        StoredOperator(*map(int, (row.operatorId, row.numPartitions, row.minBatchId, row.maxBatchId)))
         for row in found
         if row.operatorName.startswith("transformWithState") and _has_chunks(row.operatorProperties)
     ]
@@ -117,13 +119,14 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
 
     Raises TypeError or ValueError if the checkpoint does not have the state after this micro-batch.
     """
-    _, first, last = operator
+    _, partitions, first, last = operator
     batch = last if batch_id is None else integer("batch_id", batch_id)
     if not first <= batch <= last:
         raise ValueError(
             f"batch_id must be from {first} to {last}, the finished micro-batches whose state the checkpoint "
             f"has, got {batch}"
         )
+    expect_partitions(spark, path, operator.number, partitions)
     reader = spark.read.format("statestore").option("operatorId", operator.number)
     try:
         state = reader.option("batchId", batch).option("stateVarName", _STATE).load(path)
@@ -133,6 +136,20 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
             f"checkpoint must be where its query has written it, since Spark keeps absolute paths in it, got "
             f"{path!r}, whose operator {operator.number} cannot be read: {first_line(e)}"
         ) from e
+
+
+def expect_partitions(spark: SparkSession, path: str, operator: int, partitions: int) -> None:
+    """Raise ValueError if a checkpoint lacks a partition of an operator, which Spark's reader leaves out."""
+    gateway: Any = spark._jvm
+    folder = gateway.org.apache.hadoop.fs.Path(f"{path}/state/{operator}")
+    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    found = {status.getPath().getName() for status in files.listStatus(folder)}
+    missing = [str(number) for number in range(partitions) if str(number) not in found]
+    if missing:
+        raise ValueError(
+            f"checkpoint must have the state of all {partitions} partitions, got {path!r}, whose operator "
+            f"{operator} lacks {', '.join(missing)}; put back a whole copy of it"
+        )
 
 
 def first_line(error: Exception) -> str:
@@ -159,18 +176,31 @@ class Survey:
     def __init__(self, chunks: DataFrame) -> None:
         self._chunks = chunks
         heads = chunks.where((F.col("id") == 0) & (F.col("kind") != CLOCK))
-        heads = heads.select("kind", "text").distinct()
-        found = [(kind, from_text(text)) for kind, text in heads.collect()]
-        self.manifests = [Manifest.from_bytes(data) for kind, data in found if kind == MANIFEST]
+        own = F.when(F.col("kind").isin(MANIFEST, LEDGER), F.col("label")).alias("label")
+        heads = heads.groupBy(own, "kind", "text").count()
+        found: list[tuple[int, bytes]] = []
+        self.ledgers: list[Ledger] = []
+        by_label: dict[int, Manifest] = {}
+        for label, kind, text, count in heads.collect():
+            data = from_text(text)
+            if kind == LEDGER:
+                self.ledgers += [Ledger.from_bytes(data)] * count
+            elif kind != MANIFEST:
+                found.append((kind, data))
+            elif count > 1 or label in by_label:
+                raise foreign(f"key group {key_group_of(label)} more than once")
+            else:
+                by_label[label] = Manifest.from_bytes(data)
+        self.groups = {key_group_of(label): manifest for label, manifest in by_label.items()}
+        self.manifests = list(by_label.values())
         listed = Counter(
             (run.kind, run.schema)
             for manifest in self.manifests
             for run in manifest.runs
             if run.segments or run.kind >= USER_STATE  # others are left from before a restart
         )
-        parts = [(kind, data) for kind, data in found if kind != MANIFEST]
-        often = {part: listed[part[0], xxh64(part[1]) & 0xFFFFFFFF] for part in parts}
-        parts = sorted((part for part in parts if often[part]), key=lambda part: (part[0], -often[part]))
+        often = {part: listed[part[0], xxh64(part[1]) & 0xFFFFFFFF] for part in found}
+        parts = sorted((part for part in found if often[part]), key=lambda part: (part[0], -often[part]))
         self.parts = [StoredPart(kind, *read_schema(kind, data)) for kind, data in parts]
 
     @property
@@ -550,14 +580,25 @@ def read_checkpoint(
         )
     (operator,) = chosen
     chunks = chunks_of(spark, path, operator, batch_id)
-    survey = Survey(chunks)
+    batch = operator.last_batch if batch_id is None else integer("batch_id", batch_id)
+    try:
+        survey = Survey(chunks)
+        saved = {key_group: manifest.batch for key_group, manifest in survey.groups.items()}
+        expect_whole(survey.ledgers, _query_id(spark, path), batch, operator.partitions, saved)
+    except (PySparkException, Py4JJavaError) as e:
+        raise _not_ours(path, f"whose operator {operator.number} cannot be read: {first_line(e)}") from e
     if not survey.manifests:
         raise ValueError(
             f"checkpoint must have a finished micro-batch with rows, got {path!r}, whose operator "
             f"{operator.number} has no key group"
         )
-    batch = operator.last_batch if batch_id is None else integer("batch_id", batch_id)
     return CheckpointState(path, operator.number, batch, chunks, survey)
+
+
+def _query_id(spark: SparkSession, path: str) -> str:
+    """Return the id of the query of a checkpoint."""
+    (row,) = spark.read.text(f"{path}/metadata", wholetext=True).collect()
+    return str(json.loads(row.value)["id"])
 
 
 def _shown(survey: Survey) -> str:
@@ -628,5 +669,6 @@ def starting_group(state: CheckpointState, query: Query) -> KeyGroup:
 def starting_partitions(state: CheckpointState, query: Query) -> GroupedData:
     """Return the state split by the key groups of a new query, grouped as its packed rows are."""
     splitter = Splitter(query)
-    split = state._chunks.groupBy("label").applyInArrow(lambda chunks: splitter(chunks), INITIAL)
+    groups = state._chunks.where(F.col("kind") != LEDGER)
+    split = groups.groupBy("label").applyInArrow(lambda chunks: splitter(chunks), INITIAL)
     return split.groupBy("label")

@@ -21,7 +21,7 @@ from timerheap.spark._exchange.frames import INPUT
 from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.watermark import InputClock, StoredClock, decode_clock, encode_clock
 from timerheap.spark._plan.arguments import data_frame, quoted
-from timerheap.spark._plan.checkpoint_reader import first_line, path_of, row_columns
+from timerheap.spark._plan.checkpoint_reader import expect_partitions, first_line, path_of, row_columns
 from timerheap.spark._plan.named_columns import map_batches
 from timerheap.spark._query import TIME, ProcessorWork, Query, added_name
 from timerheap.spark._worker.processor_states import STATES, Scope
@@ -163,6 +163,7 @@ class InitialState:
                 f"operator_id must be that of an operator with a processor in {path!r}, got "
                 f"{operator_id!r}; it has the operators ({names})"
             )
+        expect_partitions(spark, path, int(chosen[0].operatorId), int(chosen[0].numPartitions))
         batch = int(chosen[0].maxBatchId) if batch_id is None else integer("batch_id", batch_id)
         return _of_spark(cls, spark, path, chosen[0], batch)
 

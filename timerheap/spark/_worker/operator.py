@@ -132,6 +132,9 @@ class StreamingOperator(StatefulProcessor):
         """End the task."""
         if self._partition is not None:
             self._partition.close()
+        else:
+            self._begin_store()
+        self._store.end()
 
     def _begun(self, timer_values: Any) -> FunctionPartition | ProcessorPartition:
         """Return the partition of this task; Spark has a new operator in each."""
@@ -154,7 +157,7 @@ class StreamingOperator(StatefulProcessor):
         """Begin this task; return the key groups, their placement, the run, and if sources are drained."""
         query = self._query
         task = cast(TaskContext, TaskContext.get())
-        placement = Placement.running(query.max_parallelism)
+        placement = self._begin_store()
         owner = Owner(task.getLocalProperty("sql.streaming.queryId"), self._id)
         run = task.getLocalProperty("spark.jobGroup.id")
         if query.time_mode == "ProcessingTime":
@@ -162,8 +165,14 @@ class StreamingOperator(StatefulProcessor):
         groups = LiveGroups(query.layout, self._store, owner, placement.max_parallelism, self._mail)
         batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
         groups.begin(run, batch)
-        self._store.expects_state = batch > 0
         return groups, placement, run, task.getLocalProperty(DRAINED) == str(batch)
+
+    def _begin_store(self) -> Placement:
+        task = cast(TaskContext, TaskContext.get())
+        placement = Placement.running(self._query.max_parallelism)
+        batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
+        self._store.begin(task.getLocalProperty("sql.streaming.queryId") or "", batch, placement)
+        return placement
 
 
 class BatchOperator:

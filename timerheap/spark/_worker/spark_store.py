@@ -14,7 +14,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from timerheap._native._heap import from_text, to_text
+from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._group.checkpoint import FORMAT, MANIFEST, Manifest
+from timerheap.spark._worker.ledger import LEDGER, LEDGER_LABEL, Audit, Ledger
 
 # Frozen: every checkpoint has these schemas. As types, since Spark parses text anew in each task, and without
 # smallint, which Spark cannot read back where it encodes states as Avro.
@@ -69,10 +71,37 @@ class SparkStore:
         self._label: int | None = None  # of the selected group
         self._asking: int | None = None  # the label in the call that is made now
         self.expects_state = False  # whether labels have state, as after the first micro-batch of a query
+        self._task: tuple[Ledger, Placement] | None = None
+        self._audit: Audit | None = None
         client._receive_proto_message = self._answer
         self._handle = handle
         self._chunks = handle.getMapState(*CHUNKS)
         _remove_path(client)
+
+    def begin(self, query: str, batch: int, placement: Placement) -> None:
+        """Begin a task, which is compared with what the last one of the partition has left."""
+        self._task = Ledger.of(query, batch, placement.partitions), placement
+        self.expects_state = batch > 0
+        if self.expects_state:
+            self._ask(LEDGER_LABEL, self._chunks.getValue, (LEDGER, 0))
+
+    def _audited(self) -> Audit | None:
+        """Return the audit of the task; raise ValueError if another query or micro-batch has been before."""
+        if self._audit is None and self._task is not None:
+            self.settle()
+            answer = self._manifests.pop(LEDGER_LABEL, b"")
+            before = Ledger.from_bytes(from_text(self._parse(answer)[0])) if answer else None
+            self._audit = Audit(*self._task, before)
+        return self._audit
+
+    def end(self) -> None:
+        """End a task: leave what the next one compares; raise ValueError if a key group is a wrong one."""
+        audit = self._audited()
+        assert audit is not None
+        data = audit.ledger().to_bytes()
+        self.select(LEDGER_LABEL)
+        self.write(LEDGER, 0, data)
+        self.settle()
 
     def _answer(self) -> tuple[int, str, bytes]:
         """Return the answer to a call that has been sent, or for one that does not wait, that it succeeds."""
@@ -177,18 +206,24 @@ class SparkStore:
         if self._label not in self._manifests:
             self.ask_for_manifests([self._label])
             self.settle()
-        if answer := self._manifests.get(self._label):
-            return Manifest.from_bytes(from_text(self._parse(answer)[0]))
-        if self._label not in self._manifests and self._chunks.exists():
+        answer = self._manifests.get(self._label)
+        if answer is None and self._chunks.exists():
             raise ValueError(
                 "this checkpoint has chunks without a manifest, as in timerheap's state format 2, and this "
                 f"version reads {FORMAT}: use the version that wrote it, or start a new checkpoint"
             )
-        return None
+        manifest = Manifest.from_bytes(from_text(self._parse(answer)[0])) if answer else None
+        audit = self._audited()
+        if audit is not None:
+            audit.found(key_group_of(self._label), None if manifest is None else manifest.batch)
+        return manifest
 
     def write_manifest(self, manifest: Manifest) -> None:
         if self._label is not None:
             self._manifests.pop(self._label, None)
+            if self._audit is not None:
+                manifest.batch = self._audit.batch
+                self._audit.saved(key_group_of(self._label))
         self.write(MANIFEST, 0, manifest.to_bytes())
 
 

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import timerheap.spark
+from timerheap.spark._settings import _names_in
 from timerheap.spark._sockets import executor_variable, socket_directory
 
 STORE = "spark.sql.streaming.stateStore.providerClass"
@@ -50,6 +51,70 @@ def test_what_has_been_chosen_is_left_out(before_any_session: Path, monkeypatch:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {other} pyspark-shell")
     # Instead of the defaults.
     assert list(timerheap.spark.settings()) == [CHANGELOG, BYTES, DAEMON, ONE_DAEMON, *SOCKETS]
+
+
+@pytest.mark.parametrize(
+    "submitted",
+    [
+        f"--conf={DAEMON}=a pyspark-shell",
+        f"-c {DAEMON}=a pyspark-shell",
+        f"--verbose --name x --conf '{DAEMON}=a b' pyspark-shell",
+        "--properties-file={}/mine.conf pyspark-shell",
+        "--properties-file {}/none.conf --properties-file={}/mine.conf pyspark-shell",
+        "--extra-properties-file={}/mine.conf pyspark-shell",
+    ],
+)
+def test_options_are_read_as_spark_submit_reads_them(
+    before_any_session: Path, monkeypatch: pytest.MonkeyPatch, submitted: str
+) -> None:
+    (before_any_session / "mine.conf").write_text(f"{DAEMON} a\n")
+    (before_any_session / "none.conf").write_text(f"{STORE} a\n")
+    (before_any_session / "spark-defaults.conf").write_text(f"{CHANGELOG} a\n")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", submitted.replace("{}", str(before_any_session)))
+    with_defaults = "properties-file" not in submitted
+    found = timerheap.spark.settings()
+    assert DAEMON not in found
+    assert STORE in found
+    assert (CHANGELOG in found) != with_defaults
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--load-spark-defaults {os.environ['PYSPARK_SUBMIT_ARGS']}")
+    assert CHANGELOG not in timerheap.spark.settings()
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"program.py --conf {STORE}=a")  # an argument of the program
+    assert STORE in timerheap.spark.settings()
+
+
+def test_options_that_cannot_be_split_are_named(
+    before_any_session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name 'a")
+    with pytest.raises(ValueError, match=r"PYSPARK_SUBMIT_ARGS must be .*No closing quota"):
+        timerheap.spark.settings()
+
+
+PROPERTIES = (
+    b"! spark.a no\n  # spark.b no \\\nspark.c\\\n   .d = 1\r\nspark.e \\\r\n  spark.f 2\rspark.g:3\n\n"
+    b"\tspark.h\\=i\\ j 4\nspark.\\u0061b\f5\nspark.k\\\\\nspark.l\nspark.m = caf\xe9 \\\n# spark.n\n=x\n"
+    b"spark.o = a\\\\\nspark.p \\\n\nspark.q \xff\nspark.caf\xc3\xa9 1\nspark.r"
+)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\\"])
+@pytest.mark.spark
+def test_files_are_read_as_java_reads_them(spark: SparkSession, tmp_path: Path, end: bytes) -> None:
+    file = tmp_path / "spark-defaults.conf"
+    file.write_bytes(PROPERTIES + end)
+    java = spark.sparkContext._jvm.java  # type: ignore[union-attr]
+    properties = java.util.Properties()
+    stream = java.io.FileInputStream(str(file))
+    properties.load(java.io.InputStreamReader(stream, "UTF-8"))
+    stream.close()
+    wanted = set(properties.stringPropertyNames())
+    assert len(wanted) > 12
+    assert set(_names_in(file.read_bytes().decode(errors="replace"))) - {""} == wanted - {""}
+
+
+def test_a_file_in_any_encoding_is_read(before_any_session: Path) -> None:
+    (before_any_session / "spark-defaults.conf").write_bytes(f"# caf\xe9\n{STORE} \xe9\n".encode("latin-1"))
+    assert STORE not in timerheap.spark.settings()
 
 
 SUBMITTED = """

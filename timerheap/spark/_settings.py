@@ -9,7 +9,6 @@ import shlex
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,14 @@ _REUSE = "spark.python.worker.reuse"
 _TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
 _SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
 _BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
+
+_SWITCHES = {"--load-spark-defaults", "--supervise", "--verbose", "-v"}  # options without a value
+# A comment, or a name and a value; a backslash before the end of a line continues it.
+_PROPERTY = re.compile(
+    r"[ \t\f]*(?:[#!][^\r\n]*|((?:\\(?:\r\n|[\r\n])[ \t\f]*|\\[^\r\n]|[^\\ \t\f=:\r\n])*)"
+    r"(?:\\(?:\r\n|[\r\n]|.)|[^\\\r\n])*\\?)(?:\r\n|[\r\n]|\Z)"
+)
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|[\r\n]+[ \t\f]*|(.))")
 
 _FEWEST_RECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
 _NO_BYTES = (1 << 31) - 1  # no limit
@@ -127,14 +134,43 @@ def _chosen(names: Iterable[str]) -> set[str]:
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # of spark-submit, whose JVM has read all
         SparkContext._ensure_initialized()
         return {name for name, _ in SparkConf().getAll()}
-    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    chosen = {value.partition("=")[0] for option, value in pairwise(arguments) if option in ("--conf", "-c")}
-    files = [value for option, value in pairwise(arguments) if option == "--properties-file"]
-    directory = os.environ.get("SPARK_CONF_DIR") or os.path.join(_find_spark_home(), "conf")
-    for file in files or [os.path.join(directory, "spark-defaults.conf")]:
+    options = list(_submit_options())
+    chosen = {value.partition("=")[0] for option, value in options if option in ("--conf", "-c")}
+    files = [value for option, value in options if option == "--properties-file"][-1:]
+    files += [value for option, value in options if option == "--extra-properties-file"]
+    if not files or ("--load-spark-defaults", "") in options:
+        directory = os.environ.get("SPARK_CONF_DIR") or os.path.join(_find_spark_home(), "conf")
+        files.append(os.path.join(directory, "spark-defaults.conf"))
+    for file in files:
         with suppress(OSError):
-            chosen.update(re.findall(r"^\s*([^\s#!=:][^\s=:]*)", Path(file).read_text(), re.MULTILINE))
+            chosen.update(_names_in(Path(file).read_bytes().decode(errors="replace")))
     return chosen
+
+
+def _submit_options() -> Iterator[tuple[str, str]]:
+    """Return the options of PYSPARK_SUBMIT_ARGS and their values, "" where there is none."""
+    text = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    try:
+        arguments = iter(shlex.split(text))
+    except ValueError as e:
+        raise ValueError(
+            f"the environment variable PYSPARK_SUBMIT_ARGS must be options of spark-submit, quoted as in a "
+            f"shell, got {text!r} ({e}); correct it, since Spark cannot start with it"
+        ) from None
+    for argument in arguments:
+        if not argument.startswith("-"):
+            return  # the program; the rest are its own arguments
+        option, has_value, value = argument.partition("=")
+        if argument in _SWITCHES or (option.startswith("--") and has_value):
+            yield option, value
+        else:
+            yield argument, next(arguments, "")
+
+
+def _names_in(text: str) -> Iterator[str]:
+    """Return the names in a file of properties, by the rules of Java."""
+    for name in _PROPERTY.findall(text):
+        yield _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2] or "", name)
 
 
 def check_settings(df: DataFrame) -> None:

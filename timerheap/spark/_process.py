@@ -119,11 +119,9 @@ def process(
         event-time order has a table of the defaults of all operators.
     processing_time : bool
         Whether there are processing-time timers. "Now" is the time of the micro-batch, so that a repeated
-        attempt sees the same time. Spark then runs a micro-batch at every trigger even without rows, so
-        ``availableNow`` does not end, and a warning says so when the query starts. To end it when all rows
-        have been read, set ``spark.sql.streaming.noDataMicroBatches.enabled`` to False before the start;
-        later timers fire in the next run. After a clean stop Spark waits for a row before its first
-        micro-batch.
+        attempt sees the same time. Spark then runs a micro-batch at every trigger, even without rows, once
+        the first has run: `timerheap.spark.start` does not wait for it. For a run that ends, use
+        `timerheap.spark.run_available_now` in place of ``availableNow``.
     max_parallelism : int, optional
         Number of key groups, 1 to 32768: the most tasks that can share the keys. A checkpoint keeps it. By
         default it is the smallest multiple of ``spark.sql.shuffle.partitions`` that is 16 or more.

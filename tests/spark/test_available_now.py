@@ -18,13 +18,14 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import MIN_WATERMARK, KeyedProcessFunction, WatermarkStrategy
+from timerheap.spark import _available_now
 from timerheap.spark._worker.driver_mail import DRAINED
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 OUTPUT = "k string, at bigint, now bigint"
-AFTER, LAG, WAIT = 2_000, 100, 500
+AFTER, LAG, WAIT, HOUR = 2_000, 100, 500, 3_600_000
 CLOCK = WatermarkStrategy.for_monotonous_timestamps().with_wall_clock(after=AFTER, lag=LAG)
 
 
@@ -186,6 +187,30 @@ def test_a_query_that_is_started_anew_fires_its_timers_without_a_row(
     times = [at for at, _ in micro_batches(tmp_path / "checkpoint").values()]
     due = [times[0], times[0] + AFTER]
     wanted = [("a", at, next(time for time in times if time > at)) for at in due]
+    assert streams.sink(spark, tmp_path) == wanted
+
+
+def test_a_clock_that_is_set_back_fires_each_timer_once_when_it_has_caught_up(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.write_batches(tmp_path / "input", [[{"k": "a", "at": 0}]], SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "input")
+    result = timerheap.spark.process(df, "k", Alarm(), OUTPUT, processing_time=True, max_parallelism=2)
+    writer = result.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("parquet")
+    timerheap.spark.run_available_now(writer, str(tmp_path / "sink"))
+    with monkeypatch.context() as patch:  # the clock is an hour fast
+        last = _available_now._Log._last
+        patch.setattr(_available_now._Log, "_last", lambda *log: (*last(*log)[:3], now() + HOUR))
+        timerheap.spark.run_available_now(writer, str(tmp_path / "sink"))
+    streams.write_batches(tmp_path / "input", [[{"k": "b", "at": 0}]], SCHEMA)
+    deadline = time.monotonic() + streams.PATIENCE
+    while len(streams.sink(spark, tmp_path)) < 4:
+        timerheap.spark.run_available_now(writer, str(tmp_path / "sink"))
+        assert time.monotonic() < deadline
+    times = [at for at, _ in micro_batches(tmp_path / "checkpoint").values()]
+    assert times[2] - times[3] > HOUR // 2, "set back"
+    due = [(key, batch, times[batch] + wait) for key, batch in (("a", 0), ("b", 3)) for wait in (0, AFTER)]
+    wanted = [(key, at, next(later for later in times[batch:] if later > at)) for key, batch, at in due]
     assert streams.sink(spark, tmp_path) == wanted
 
 

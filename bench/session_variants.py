@@ -70,7 +70,7 @@ def _result(events: DataFrame) -> str:
 
 def packed(events: DataFrame) -> Any:
     """Group the output of timerheap's pack stage by label, one for each shuffle partition."""
-    packer = Packer("key", [("key", "key")], "at", None)
+    packer = Packer("key", "at", None)
     return events.mapInArrow(lambda batches: packer(batches), PACKED).groupBy("label")
 
 

@@ -223,7 +223,7 @@ query = Query(
 it = StreamingOperator(query, None)
 """
 PROCESSOR = "from timerheap.spark._worker.processor import ProcessorPartition as it"
-PACKER = "from timerheap.spark._exchange.frames import Packer; it = Packer('k', [], None, None)"
+PACKER = "from timerheap.spark._exchange.frames import Packer; it = Packer('k', None, None)"
 WINDOWS = "from timerheap.spark._window_operator import _Windows as it"
 CALLS = "from timerheap.spark._async_map import Mapper as it"
 OF_THE_DRIVER = (

@@ -37,6 +37,14 @@ def test_rows_wait_for_the_watermark_in_event_time_order() -> None:
     assert test.finish() == [Row(plane="a", at=1500)]
 
 
+def test_rows_without_an_event_time_are_dropped_if_wanted() -> None:
+    test = made(null_time="drop")
+    test.push([("a", 1, None), ("b", 2, 100)])
+    assert test.buffered_rows() == [Row(plane="b", gate=2, at=100)]
+    with pytest.raises(ValueError, match='null_time must be "error" or "drop", got None'):
+        made(null_time=None)
+
+
 def test_rows_are_processed_at_once_in_arrival_order() -> None:
     test = made(order="arrival")
     test.push([{"plane": "a", "gate": 1, "at": 500}, Row(plane="a", gate=2, at=100)])

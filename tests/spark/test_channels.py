@@ -209,6 +209,22 @@ def test_a_row_of_the_year_9999_drops_no_other_and_is_logged(
     assert "with_max_ahead()" in logged
 
 
+def test_rows_without_an_event_time_are_dropped_and_counted(spark: SparkSession, tmp_path: Path) -> None:
+    none = [{"k": "b", "channel": 2, "at": None}]
+    parts = [[*none, *rows(("a", 1, 1_000)), *none], none, rows(("a", 1, 2_000), ("b", 1, 3_000))]
+    streams.write_batches(tmp_path / "input", parts, SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "input")
+    progress = streams.run(echoed(df, channel="channel", null_time="drop"), tmp_path)
+    counted = [batch.observedMetrics["timerheap"].metrics["null_time_rows"] for batch in progress]
+    assert counted == [2, 1, 0]
+    found = [row[:3] for row in streams.sink(spark, tmp_path) if row[0] == "row"]
+    assert found == [("row", "a", 1_000), ("row", "a", 2_000)]
+    batch = spark.read.parquet(str(tmp_path / "input"))
+    assert echoed(batch, null_time="drop").where("kind = 'row'").count() == 3
+    tumbled = timerheap.spark.tumble(batch, "at", 1_000, watermark=STRATEGY, null_time="drop")
+    assert tumbled.groupBy().count().count() == 3
+
+
 class AfterEveryThirdRow(WatermarkGenerator):
     """Emits the largest time after each third row."""
 

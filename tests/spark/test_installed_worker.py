@@ -36,7 +36,7 @@ def test_workers_import_from_site_packages(spark: SparkSession) -> None:
 
 
 def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    packer = Packer(key="id", columns=[], event_time=None, max_parallelism=None)
+    packer = Packer(key="id", event_time=None, max_parallelism=None)
     counts = []
     for _ in range(2):
         list(packer(iter(())))

@@ -10,9 +10,10 @@ import streams
 from messages import say
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
 import timerheap.spark
-from timerheap import KeyedProcessFunction, WatermarkStrategy
+from timerheap import KeyedCoProcessFunction, KeyedProcessFunction, WatermarkStrategy
 
 pytestmark = pytest.mark.spark
 
@@ -55,6 +56,16 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"key": ["k", "K"]},
         ValueError,
         "key must name one column, got 'K', which names none",
+    ),
+    "no such choice for null times": (
+        {"event_time": "at", "watermark": MONOTONOUS, "null_time": "skip"},
+        ValueError,
+        'null_time must be "error" or "drop", got \'skip\'',
+    ),
+    "null times without event time": (
+        {"null_time": "drop"},
+        ValueError,
+        "event_time must name the event-time column if null_time is given, got None",
     ),
     "number as key": ({"key": 5}, TypeError, "key must be a column name or a list of column names, got 5"),
     "no key": ({"key": []}, TypeError, r"key must be a column name or .*, got \[\]"),
@@ -274,3 +285,36 @@ def test_null_event_times_are_counted(spark: SparkSession) -> None:
     message = r"event_time must not be null, got 5 of 10 rows with null in column 'at'; filter them out"
     with pytest.raises(PythonException, match=message):
         process(df, key="the key", event_time="at", watermark=MONOTONOUS).collect()
+    message = r"F\.expr\('timestamp_millis\(at\)'\)\.isNotNull\(\).*, or pass null_time=\"drop\""
+    with pytest.raises(PythonException, match=message):
+        process(df, key="the key", event_time=F.expr("timestamp_millis(at)"), watermark=MONOTONOUS).collect()
+
+
+def test_null_event_times_of_two_inputs_name_the_column_and_the_input(spark: SparkSession) -> None:
+    left = spark.createDataFrame([("a", 1)], "k string, at bigint")
+    right = spark.createDataFrame([("a", 1), ("b", None)], "who string, seen bigint").coalesce(1)
+    options: dict[str, Any] = {"right_key": "who", "right_event_time": "seen", "watermark": MONOTONOUS}
+    message = (
+        r"right_event_time must not be null, got 1 of 2 rows with null in column 'seen' of right; filter"
+    )
+    with pytest.raises(PythonException, match=message):
+        timerheap.spark.process_connected(left, right, "k", Both(), "k string", "at", **options).collect()
+    options["null_time"] = "drop"
+    found = timerheap.spark.process_connected(left, right, "k", Both(), "k string", "at", **options)
+    assert [row.k for row in found.collect()] == ["left", "right"]
+    message = (
+        r"event_time must not be null, got 1 of 2 rows with null in column 'seen' of left; filter .*left"
+    )
+    with pytest.raises(PythonException, match=message):
+        timerheap.spark.process_connected(
+            right, left, "who", Both(), "k string", "seen", right_key="k", right_event_time="at",
+            watermark=MONOTONOUS,
+        ).collect()  # fmt: skip
+
+
+class Both(KeyedCoProcessFunction):
+    def process_element1(self, value: Row, ctx: Any) -> Any:
+        yield ("left",)
+
+    def process_element2(self, value: Row, ctx: Any) -> Any:
+        yield ("right",)

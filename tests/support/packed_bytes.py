@@ -55,8 +55,8 @@ def main() -> None:
     spec = WindowSpec(TumblingSliceAssigner(60_000), aggregates, {"word": pa.string()}, "windows")
     local = LocalStage(spec, ["k"], "at", {"n": number, "word": text})
     for packer, rows in (
-        (Packer("k", [], "at", 8), batches),
-        (Packer("k", [], "at", 8, reduce=local), flat),
+        (Packer("k", "at", 8), batches),
+        (Packer("k", "at", 8, reduce=local), flat),
         (Broadcaster(8), batches),
     ):
         print(digest(packer(iter(rows))))

@@ -25,6 +25,7 @@ from timerheap.spark._plan.arguments import (
     key_columns,
     key_groups,
     late_rows,
+    null_times,
     parsed_schema,
     quoted,
     row_order,
@@ -36,7 +37,7 @@ from timerheap.spark._plan.checkpoint_reader import CheckpointState
 from timerheap.spark._plan.initial_state import InitialState
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, assigns_time, ungrouped
 from timerheap.spark._plan.outputs import side_tags
-from timerheap.spark._query import TIME, Query, computed_name, shown_name
+from timerheap.spark._query import TIME, Query, TimeColumn, computed_name, shown_name
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES, Broadcasting, Tagged
 from timerheap.watermarks import WatermarkStrategy
 
@@ -53,6 +54,7 @@ def process(
     tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
     channel: ColumnOrName | None = None,
     late: str | None = None,
+    null_time: str = "error",
     processing_time: bool = False,
     max_parallelism: int | None = None,
     output_event_time: ColumnOrName | None = None,
@@ -117,6 +119,9 @@ def process(
         they are counted, and the driver logs the number once a minute. By default they are dropped with
         ``order="event_time"``, and reach the function with ``order="arrival"``, as in Flink. The guide to
         event-time order has a table of the defaults of all operators.
+    null_time : {"error", "drop"}, default "error"
+        What becomes of rows whose event time is null. "drop": they are dropped, and the metric
+        ``null_time_rows`` counts them.
     processing_time : bool
         Whether there are processing-time timers. "Now" is the time of the micro-batch, so that a repeated
         attempt sees the same time. Spark then runs a micro-batch at every trigger, even without rows, once
@@ -197,6 +202,7 @@ def process(
         tie_break=tie_break,
         channel=channel,
         late=late,
+        null_time=null_time,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         drop_state=drop_state,
@@ -219,6 +225,7 @@ def planned_query(
     tie_break: object = None,
     channel: object,
     late: str | None,
+    null_time: str = "error",
     processing_time: bool,
     max_parallelism: int | None,
     drop_state: Sequence[str],
@@ -239,7 +246,9 @@ def planned_query(
     time, delay = columns.timed("", event_time, watermark)
     rows = columns.df
     keys = key_columns(rows, "key", grouping)
-    strategy = expect_event_time(rows, time, delay, late=late, channel=by_channel)
+    nulls = null_times(null_time)
+    dropping = nulls == "drop" and nulls
+    strategy = expect_event_time(rows, time, delay, late=late, channel=by_channel, null_time=dropping)
     rows_order = row_order(order, rows, time, strategy)
     if by_channel is not None:
         channel_column(rows, "channel", by_channel)
@@ -250,6 +259,7 @@ def planned_query(
         rows=rows.schema,
         result=parsed_schema(output_schema),
         event_time=time,
+        null_time=nulls,
         watermarks=(strategy,),
         channels=(by_channel,),
         order=rows_order,
@@ -285,6 +295,7 @@ def process_connected(
     channel: ColumnOrName | None = None,
     right_channel: ColumnOrName | None = None,
     late: str | None = None,
+    null_time: str = "error",
     processing_time: bool = False,
     max_parallelism: int | None = None,
     output_event_time: ColumnOrName | None = None,
@@ -320,7 +331,7 @@ def process_connected(
         As in `process`; by default those of `right` have the names of those of `left`. At one timestamp they
         order the rows of both inputs, of which those of `left` come first by default. To have `right` first,
         pass ``tie_break=F.lit(1), right_tie_break=F.lit(0)``.
-    processing_time, max_parallelism, output_event_time, drop_state, rename_state : optional
+    null_time, processing_time, max_parallelism, output_event_time, drop_state, rename_state : optional
         As in `process`.
     initial_state, side_outputs : optional
         As in `process`.
@@ -348,7 +359,9 @@ def process_connected(
     right_rows, right_by = ungrouped("right", right, "right_key", right_key)
     if order is None and isinstance(function, IntervalJoin):
         order = "arrival"
-    one = _Side.of("", "left", left_rows, left_by, event_time, watermark, channel, late, order, tie_break)
+    nulls = null_times(null_time)
+    needing = {"late": late, "null_time": nulls == "drop" and nulls}
+    one = _Side.of("", "left", left_rows, left_by, event_time, watermark, channel, needing, order, tie_break)
     two = _Side.of(
         "right_",
         "right",
@@ -357,7 +370,7 @@ def process_connected(
         event_time if right_event_time is None and not assigns_time(right_watermark) else right_event_time,
         watermark if right_watermark is None else right_watermark,
         right_channel,
-        late,
+        needing,
         order,
         tie_break if right_tie_break is None else right_tie_break,
     )
@@ -376,6 +389,8 @@ def process_connected(
         rows=StructType([both.schema[name] for name in columns]),
         result=parsed_schema(output_schema),
         event_time=TIME if timed else None,
+        times=(*one.times(), *two.times()),
+        null_time=nulls,
         watermarks=(one.strategy, two.strategy),
         channels=(one.channel, two.channel),
         order=rows_order,
@@ -411,7 +426,7 @@ class _Side(Input):
         event_time: object,
         watermark: object,
         channel: object,
-        late: object,
+        needing: Mapping[str, object],
         order: object,
         tie_break: object,
     ) -> _Side:
@@ -424,12 +439,19 @@ class _Side(Input):
         time, delay = columns.timed(prefix, event_time, watermark)
         df = columns.df
         keys = key_columns(df, prefix + "key", key)
-        needing: dict[str, Any] = {"late": late, prefix + "channel": by_channel}
-        strategy = expect_event_time(df, time, delay, prefix, **needing)
+        asks: dict[str, Any] = {**needing, prefix + "channel": by_channel}
+        strategy = expect_event_time(df, time, delay, prefix, **asks)
         if by_channel is not None:
             channel_column(df, prefix + "channel", by_channel)
         ties = tie_columns(df, prefix + "tie_break", tie_break, row_order(order, df, time))
         return cls(df, time, strategy, by_channel, prefix, keys, rows, ties)
+
+    def times(self) -> list[TimeColumn]:
+        """Return what the event time is to the user, if there is one."""
+        df = "right" if self.prefix else "left"
+        return (
+            [] if self.event_time is None else [TimeColumn(f"{self.prefix}event_time", self.event_time, df)]
+        )
 
     def tie_names(self) -> tuple[str, ...]:
         """Return the names of the columns that order rows of one key and time, in the rows of both inputs."""
@@ -499,6 +521,7 @@ def process_broadcast(
     tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
     channel: ColumnOrName | None = None,
     late: str | None = None,
+    null_time: str = "error",
     processing_time: bool = False,
     max_parallelism: int | None = None,
     output_event_time: ColumnOrName | None = None,
@@ -518,7 +541,8 @@ def process_broadcast(
     key, output_schema, event_time : optional
         As in `process`, of `df`.
     function : KeyedBroadcastProcessFunction
-    watermark, order, tie_break, channel, late, processing_time, max_parallelism, output_event_time : optional
+    watermark, order, tie_break, channel, late, null_time, processing_time : optional
+    max_parallelism, output_event_time : optional
         As in `process`, of `df`. `rules` have no event time and do not hold back the watermark.
     drop_state, rename_state, side_outputs : optional
         As in `process`. The state of a descriptor "limits" is called "broadcast:limits" in a checkpoint.
@@ -572,6 +596,7 @@ def process_broadcast(
         tie_break=tie_break,
         channel=channel,
         late=late,
+        null_time=null_time,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         drop_state=drop_state,

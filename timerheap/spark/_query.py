@@ -45,6 +45,19 @@ Late = Literal["drop", "emit", "process"]
 """What becomes of rows behind the watermark: nothing, part of the result, or what becomes of all rows."""
 
 
+NullTime = Literal["error", "drop"]
+"""What becomes of rows whose event time is null."""
+
+
+@dataclass(frozen=True)
+class TimeColumn:
+    """What a user has called the event time of an input."""
+
+    argument: str
+    column: str
+    df: str  # the argument that has the column
+
+
 @dataclass(frozen=True)
 class WindowWork:
     """Windows to aggregate."""
@@ -101,13 +114,15 @@ class Query:
     key: list[str]
     rows: StructType  # the type of the input rows, without the columns that timerheap adds
     result: StructType
-    event_time: str | None  # the column, in which null is an error
+    event_time: str | None  # the column
     watermarks: tuple[WatermarkStrategy, ...]  # one for each input
     channels: tuple[str | None, ...]  # for each input, the column whose values have a watermark each
     order: RowOrder  # when rows reach the function
     ties: tuple[str, ...] = ()  # the columns that order rows of one key and time, before the others do
     time_mode: TimeMode  # of the stateful operator on a stream
     max_parallelism: int | None  # None: the default for the running number of partitions
+    times: tuple[TimeColumn, ...] = ()  # what `event_time` is to the user in each input, if not of one "df"
+    null_time: NullTime = "error"
     late: Late = "drop"
     late_row: StructType | None = None  # the type of late rows in the result, with "emit"
     late_columns: tuple[str, ...] = ()  # of `rows`, which become the fields of late rows

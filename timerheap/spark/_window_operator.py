@@ -64,6 +64,7 @@ def window_operator(
     evictor: Evictor | None = None,
     allowed_lateness: int | timedelta | str = 0,
     late: str = "drop",
+    null_time: str = "error",
     watermark: WatermarkStrategy | str | timedelta | None = None,
     order: str = "arrival",
     channel: ColumnOrName | None = None,
@@ -112,6 +113,8 @@ def window_operator(
     late : {"drop", "emit"}, default "drop"
         What becomes of a row that is too late for all its windows. With "emit" `timerheap.spark.late_rows`
         returns it.
+    null_time : {"error", "drop"}, default "error"
+        What becomes of rows whose event time is null, as in `timerheap.spark.process`.
     order : {"arrival", "event_time"}
         "arrival", as in Flink: a row is added to its windows when it arrives, and is late if they have ended,
         plus `allowed_lateness`. A result at the end of a window has the same rows in either order.
@@ -224,6 +227,7 @@ def window_operator(
         order=order,
         channel=channel,
         late=late if by_event_time else None,
+        null_time=null_time,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         drop_state=(),

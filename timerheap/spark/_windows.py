@@ -31,11 +31,20 @@ from timerheap.spark._plan.arguments import (
     key_groups,
     late_rows,
     named_column,
+    null_times,
     quoted,
 )
 from timerheap.spark._plan.build import Input, build, kept_only, marked, planned, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns
-from timerheap.spark._query import Late, Query, WindowWork, computed_name, shown_name, visible
+from timerheap.spark._query import (
+    Late,
+    NullTime,
+    Query,
+    WindowWork,
+    computed_name,
+    shown_name,
+    visible,
+)
 from timerheap.spark._slices import WindowSpec
 from timerheap.spark._worker.window_runner import EARLY, WINDOW_COLUMNS
 from timerheap.tvf import (
@@ -60,6 +69,7 @@ class Source:
     late: Late
     emit_every: int | None  # ms of event time
     max_parallelism: int | None
+    null_time: NullTime
     local: bool  # whether the bounds of windows are local times, or instants
     where: Column | None = None  # rows that do not meet it only advance the watermark
     each_batch: bool = False  # whether each micro-batch is aggregated by itself, and ends all windows
@@ -74,6 +84,7 @@ class Source:
         time_zone: str | None,
         channel: ColumnOrName | None,
         late: str,
+        null_time: str,
         emit_every: Length | None,
         max_parallelism: int | None,
     ) -> Source:
@@ -85,6 +96,7 @@ class Source:
         df, what = columns.df, late_rows(late)
         emits = None if what == "drop" else "emit"
         strategy = expect_event_time(df, of_time, delay, argument="time", channel=by_channel, late=emits)
+        nulls = null_times(null_time)
         if by_channel is not None:
             channel_column(df, "channel", by_channel)
         naive = of_time is not None and isinstance(named_column(df, "time", of_time), TimestampNTZType)
@@ -92,7 +104,7 @@ class Source:
         key_groups(max_parallelism)
         every = None if emit_every is None else positive("emit_every", emit_every)
         local = naive or time_zone is not None
-        return cls(df, of_time, assigner, strategy, by_channel, what, every, max_parallelism, local)
+        return cls(df, of_time, assigner, strategy, by_channel, what, every, max_parallelism, nulls, local)
 
 
 _NO_KEY = "__timerheap_key0"
@@ -126,6 +138,7 @@ class WindowPlan:
             rows=StructType([rows.schema[name] for name in used]),
             result=self._result(),
             event_time=time,
+            null_time=source.null_time,
             watermarks=(source.strategy,),
             channels=(source.channel,),
             order="arrival",
@@ -342,6 +355,7 @@ def tumble(
     time_zone: str | None = None,
     channel: ColumnOrName | None = None,
     late: str = "drop",
+    null_time: str = "error",
     emit_every: Length | None = None,
     max_parallelism: int | None = None,
 ) -> Windows:
@@ -372,6 +386,8 @@ def tumble(
         What becomes of late rows. With "emit" `timerheap.spark.late_rows` returns them. A row is late when
         its last window is over, or for sessions, when its session and all sessions that it touches are over.
         A row that is only behind its first windows counts in the others.
+    null_time : {"error", "drop"}, default "error"
+        What becomes of rows whose time is null, as in `timerheap.spark.process`.
     emit_every : int, timedelta or str, optional
         Distance between early results, in ms of event time. An early result of each open window has ``early``
         true; the result at the end of the window has it false.
@@ -397,7 +413,9 @@ def tumble(
         return TumblingSliceAssigner(size, offset, zone, event_time=time is not None)
 
     return Windows(
-        Source.checked(df, time, make, watermark, time_zone, channel, late, emit_every, max_parallelism)
+        Source.checked(
+            df, time, make, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
+        )
     )
 
 
@@ -412,6 +430,7 @@ def hop(
     time_zone: str | None = None,
     channel: ColumnOrName | None = None,
     late: str = "drop",
+    null_time: str = "error",
     emit_every: Length | None = None,
     max_parallelism: int | None = None,
 ) -> Windows:
@@ -422,7 +441,7 @@ def hop(
 
     Parameters
     ----------
-    df, time, offset, watermark, time_zone, channel, late, emit_every, max_parallelism
+    df, time, offset, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
         As in `tumble`.
     size : int, timedelta or str
         Length of a window, in ms: at least `slide`. It need not be a multiple, but windows cost least if it
@@ -444,7 +463,9 @@ def hop(
         return HoppingSliceAssigner(size, slide, offset, zone, event_time=time is not None, any_size=True)
 
     return Windows(
-        Source.checked(df, time, make, watermark, time_zone, channel, late, emit_every, max_parallelism)
+        Source.checked(
+            df, time, make, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
+        )
     )
 
 
@@ -459,6 +480,7 @@ def cumulate(
     time_zone: str | None = None,
     channel: ColumnOrName | None = None,
     late: str = "drop",
+    null_time: str = "error",
     emit_every: Length | None = None,
     max_parallelism: int | None = None,
 ) -> Windows:
@@ -466,7 +488,7 @@ def cumulate(
 
     Parameters
     ----------
-    df, time, offset, watermark, time_zone, channel, late, emit_every, max_parallelism
+    df, time, offset, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
         As in `tumble`.
     max_size : int, timedelta or str
         Length of the longest window, a multiple of `step`. After it the next windows start.
@@ -487,7 +509,9 @@ def cumulate(
         return CumulativeSliceAssigner(max_size, step, offset, zone, event_time=time is not None)
 
     return Windows(
-        Source.checked(df, time, make, watermark, time_zone, channel, late, emit_every, max_parallelism)
+        Source.checked(
+            df, time, make, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
+        )
     )
 
 
@@ -500,6 +524,7 @@ def session_window(
     time_zone: str | None = None,
     channel: ColumnOrName | None = None,
     late: str = "drop",
+    null_time: str = "error",
     emit_every: Length | None = None,
     max_parallelism: int | None = None,
 ) -> Windows:
@@ -510,7 +535,7 @@ def session_window(
 
     Parameters
     ----------
-    df, watermark, time_zone, channel, late, emit_every, max_parallelism
+    df, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
         As in `tumble`. With a `time_zone` its wall clock measures the gap: where it skips an hour, a shorter
         gap ends a session.
     time : str or Column
@@ -536,5 +561,7 @@ def session_window(
         return SessionUnsliceAssigner(gap, zone)
 
     return Windows(
-        Source.checked(df, time, make, watermark, time_zone, channel, late, emit_every, max_parallelism)
+        Source.checked(
+            df, time, make, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
+        )
     )

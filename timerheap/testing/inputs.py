@@ -32,7 +32,7 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import NULL_MARK
 from timerheap.spark._plan.named_columns import assigns_time, strategy_of
-from timerheap.spark._query import TIME, Query, computed_name, nullable_arrow_schema
+from timerheap.spark._query import TIME, NullTime, Query, computed_name, nullable_arrow_schema
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.spark._worker.output import column_of
 from timerheap.spark._worker.row_runner import AssignedTimes, row_source
@@ -67,6 +67,7 @@ class PushedRows:
     event_time: str | None
     assigner: TimestampAssigner | None = None
     ties: tuple[str, ...] = ()
+    null_time: NullTime = "error"
 
     # What the argument checks of `timerheap.spark._plan.arguments` read of a DataFrame:
     isStreaming = False
@@ -98,6 +99,8 @@ class PushedRows:
             batch = pa.RecordBatch.from_arrays(
                 [_column(each, field) for each, field in zip(values, schema, strict=True)], schema=schema
             )
+        if self.null_time == "drop" and self.event_time in schema.names:
+            batch = batch.filter(batch.column(self.event_time).is_valid())
         self._check(batch)
         return batch if self.assigner is None else AssignedTimes(self.assigner, self.type).timed(batch)
 
@@ -307,6 +310,7 @@ class Inputs:
         watermark: Any,
         order: str | None = None,
         tie_break: object = None,
+        null_time: NullTime = "error",
     ) -> None:
         """Add an input.
 
@@ -325,7 +329,7 @@ class Inputs:
         expect_event_time(rows, event_time, strategy_of(prefix + "watermark", watermark), prefix)
         keys = key_columns(rows, prefix + "key", key)
         ties = tie_columns(rows, prefix + "tie_break", tie_break, row_order(order, rows, event_time))
-        self._sides.append(PushedRows(type_, keys, event_time, assigner, ties))
+        self._sides.append(PushedRows(type_, keys, event_time, assigner, ties, null_time))
 
     def expect_to_match(self) -> None:
         """Raise ValueError unless both inputs have keys and event times of the same types."""

@@ -30,6 +30,7 @@ from timerheap.spark._plan.arguments import (
     changed_states,
     key_groups,
     late_rows,
+    null_times,
     row_order,
     sendable,
 )
@@ -90,6 +91,8 @@ class ProcessTester:
         itself advances the watermark.
     late : {"drop", "emit"}, optional
         What becomes of rows behind the watermark, as in `timerheap.spark.process`; `late_rows` returns them.
+    null_time : {"error", "drop"}, default "error"
+        What becomes of rows whose event time is null.
     processing_time : bool
         Whether there is a clock, which then starts at 0. Without one the test is like a batch DataFrame:
         there are no processing-time timers, and a time to live of processing time never ends. A stream
@@ -148,6 +151,7 @@ class ProcessTester:
         watermark: WatermarkStrategy | str | timedelta | None = None,
         right_watermark: WatermarkStrategy | str | timedelta | None = None,
         late: str | None = None,
+        null_time: str = "error",
         processing_time: bool = False,
         max_parallelism: int = 16,
         drop_state: Sequence[str] = (),
@@ -158,7 +162,10 @@ class ProcessTester:
         if order is None and isinstance(function, IntervalJoin):
             order = "arrival"
         self._inputs = Inputs()
-        self._inputs.add("input_schema", input_schema, "", key, event_time, watermark, order, tie_break)
+        nulls = null_times(null_time)
+        self._inputs.add(
+            "input_schema", input_schema, "", key, event_time, watermark, order, tie_break, nulls
+        )
         result = columns_type("output_schema", output_schema)
         arrow_schema("output_schema", result)
         if isinstance(function, KeyedCoProcessFunction):
@@ -172,6 +179,7 @@ class ProcessTester:
                 watermark if right_watermark is None else right_watermark,
                 order,
                 tie_break if right_tie_break is None else right_tie_break,
+                nulls,
             )
             self._inputs.expect_to_match()
         elif (right_schema, right_key, right_event_time, right_watermark, right_tie_break) != (None,) * 5:

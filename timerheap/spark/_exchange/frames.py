@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from timerheap._native._heap import NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
 from timerheap.spark._arrow import EARLIER, FITS, KeyedRows, is_flat, narrow_column, view_of
 from timerheap.spark._exchange.placement import Placement, labels_of
-from timerheap.spark._query import Query, nullable_arrow_schema, shown_name
+from timerheap.spark._query import NullTime, Query, TimeColumn, nullable_arrow_schema, shown_name
 from timerheap.watermarks.strategy import MAX_AHEAD
 
 _done = 0  # 1: by a task that packs rows; 2: by an operator, which imports more
@@ -231,9 +231,10 @@ class Packer:
     """The function of the stage (``mapInArrow``)."""
 
     key: str  # the key column, if the rows come without `HASH`
-    columns: list[tuple[str, str]]  # the arguments that name columns without null, and the columns
     event_time: str | None
     max_parallelism: int | None  # None: the default for the number of partitions
+    times: tuple[TimeColumn, ...] = ()  # what `event_time` is called, for each input; without, it may be null
+    null_time: NullTime = "error"
     announces: bool = False  # whether the first micro-batch calls every partition even without rows
     reduce: Callable[[], Reducer] | None = None  # its rows are sent instead
 
@@ -250,7 +251,9 @@ class Packer:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            self._check(batch)
+            if self.times and batch.column(self.event_time).null_count:
+                seen.append(self._untimed(batch))
+                batch = batch.filter(batch.column(self.event_time).is_valid())
             seen.append(self._observe(batch))
             names = batch.schema.names
             if KEPT in names:
@@ -271,15 +274,21 @@ class Packer:
             everywhere = np.arange(placement.used)
             yield packed_copies(everywhere, OBSERVATION, merged(seen))
 
-    def _check(self, batch: pa.RecordBatch) -> None:
-        for argument, name in self.columns:
-            nulls = batch.column(name).null_count
-            if nulls:
-                shown = shown_name(name)
-                raise ValueError(
-                    f"{argument} must not be null, got {nulls} of {batch.num_rows} rows with null in column "
-                    f"{shown!r}; filter them out (df.where(df[{shown!r}].isNotNull())) or fill in a value"
-                )
+    def _untimed(self, batch: pa.RecordBatch) -> pa.Table:
+        """Return the number of rows without an event time as a table of `OBSERVED`, unless it is an error."""
+        none = batch.column(self.event_time).is_null()
+        if self.null_time == "drop":
+            return untimed(none.true_count)
+        first = none.index(True).as_py()
+        time = self.times[batch.column(INPUT)[first].as_py() if INPUT in batch.schema.names else 0]
+        name = shown_name(time.column)
+        where = f"column {name!r}" + ("" if time.df == "df" else f" of {time.df}")
+        column = f"{time.df}[{name!r}]" if name == time.column else f"F.expr({name!r})"
+        raise ValueError(
+            f"{time.argument} must not be null, got {none.true_count} of {batch.num_rows} rows with null in "
+            f"{where}; filter them out ({time.df}.where({column}.isNotNull()), or WHERE in sql()), fill in a "
+            'value, or pass null_time="drop"'
+        )
 
     def _observe(self, batch: pa.RecordBatch) -> pa.Table:
         names, time = batch.schema.names, self.event_time
@@ -418,7 +427,10 @@ null if every row was too far ahead of the clock.
 
 If a channel has times of a day or more before max_timestamp, there is another row with the largest of them,
 whose input is increased by `EARLIER`. It counts where max_timestamp is too far ahead: a task knows no clock.
+A last row, with the input `UNTIMED`, has the number of rows that were dropped since their event time is null.
 """
+
+UNTIMED = 4
 
 _NONE = np.iinfo(np.int64).min
 _NO_TIMES = np.empty(0, np.int64)
@@ -477,6 +489,9 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
     every = pa.concat_tables([OBSERVED.empty_table(), *tables])
     if every.num_rows <= 1:
         return every.combine_chunks()
+    if dropped := untimed_rows(every):
+        timed = merged([every.filter(pc.less(every.column("input"), UNTIMED))])
+        return pa.concat_tables([timed, untimed(dropped)]).combine_chunks()
     names, codes = _encoded(every.column("channel").combine_chunks())
     order = _UNSORTED if len(names) == 1 else pc.array_sort_indices(names).to_numpy()  # null is last
     ranks = np.empty(len(names), np.int64)
@@ -490,6 +505,17 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
     by_name = np.concatenate([2 * order, 2 * order + 1])
     known = times > _NONE
     return _table(names, by_name, newest, counts, _earlier(newest, codes[known], times[known]))
+
+
+def untimed(n: int) -> pa.Table:
+    """Return a table of `OBSERVED` for rows without an event time."""
+    return pa.table([[UNTIMED], [None], [None], [n]], schema=OBSERVED)
+
+
+def untimed_rows(observed: pa.Table) -> int:
+    """Return the number of rows that were dropped since their event time is null."""
+    inputs = observed.column("input").to_numpy()
+    return int(observed.column("count").to_numpy()[inputs == UNTIMED].sum()) if UNTIMED in inputs else 0
 
 
 def _encoded(channels: pa.Array) -> tuple[pa.Array, np.ndarray]:

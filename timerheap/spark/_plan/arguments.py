@@ -27,7 +27,7 @@ from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
 from timerheap.spark._group.key_group import BROADCAST_STATE
 from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._query import TIME, Late, shown_name
+from timerheap.spark._query import TIME, Late, NullTime, shown_name
 from timerheap.watermarks import NoWatermarks, WatermarkStrategy
 from timerheap.watermarks.generators import changes
 
@@ -223,6 +223,13 @@ def late_rows(late: object, order: RowOrder = "event_time") -> Late:
     if late == "drop" or late == "emit":
         return "emit" if late == "emit" else "drop"
     raise ValueError(f'late must be "drop" or "emit", got {late!r}')
+
+
+def null_times(null_time: object) -> NullTime:
+    """Return what becomes of rows whose event time is null."""
+    if null_time == "error" or null_time == "drop":
+        return "drop" if null_time == "drop" else "error"
+    raise ValueError(f'null_time must be "error" or "drop", got {null_time!r}')
 
 
 def sendable(function: object, *classes: type, argument: str = "function", opener: str = "open") -> Any:

@@ -33,7 +33,7 @@ from timerheap.spark._plan.initial_state import InitialState, starting_tables
 from timerheap.spark._plan.named_columns import Columns, map_batches
 from timerheap.spark._plan.outputs import results_of, with_side_column
 from timerheap.spark._plan.progress import observed, output_type
-from timerheap.spark._query import ProcessorWork, Query, TimeMode, WindowWork, shown_name
+from timerheap.spark._query import ProcessorWork, Query, TimeColumn, TimeMode, WindowWork, shown_name
 from timerheap.spark._settings import check_settings, is_encrypted
 from timerheap.spark._worker.driver_mail import Mail, Telling, mail
 from timerheap.spark._worker.operator import BatchOperator, StreamingOperator, deferred
@@ -295,10 +295,12 @@ def _packer(query: Query, seen: bool) -> Packer:
     if isinstance(work, WindowWork) and work.pre_aggregated and event_time is not None:
         local = LocalStage(work.spec, query.key, event_time, work.inputs)
     argument = "time" if isinstance(work, WindowWork) else "event_time"
+    times = () if event_time is None else query.times or (TimeColumn(argument, event_time, "df"),)
     return Packer(
         key=query.key[0],
-        columns=[] if event_time is None or seen else [(argument, event_time)],
         event_time=event_time,
+        times=() if seen else times,
+        null_time=query.null_time,
         max_parallelism=query.max_parallelism,
         announces=isinstance(work, ProcessorWork)
         and work.event_time != ()

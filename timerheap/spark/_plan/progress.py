@@ -177,6 +177,8 @@ class Progress:
         The rows of the micro-batch behind the watermark.
     dropped_rows : int
         Those of them that were neither processed nor part of the result.
+    null_time_rows : int
+        With ``null_time="drop"``, the rows that were dropped since their event time is null.
     out_of_order_rows : int
         With ``order="arrival"``, the rows that were processed ahead of a timer that was due before them.
     keys : int
@@ -210,6 +212,7 @@ class Progress:
     fired_timers: int
     late_rows: int
     dropped_rows: int
+    null_time_rows: int
     out_of_order_rows: int
     keys: int
     buffered_rows: int

@@ -103,6 +103,7 @@ def test_the_progress_of_each_micro_batch_has_the_metrics(spark: SparkSession, t
         "fired_timers": 0,
         "late_rows": 0,
         "dropped_rows": 0,
+        "null_time_rows": 0,
         "out_of_order_rows": 0,
         "keys": third["keys"],
         "groups": third["max_parallelism"],

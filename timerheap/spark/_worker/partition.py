@@ -366,8 +366,8 @@ class FunctionPartition(Partition):
         Many results are sent before the next group runs, so that Spark writes them meanwhile.
         """
         self._is_first_task = partition == 0
-        if self._query.null_time == "drop":
-            self._metrics.add(null_time_rows=untimed_rows(observed))
+        untimed = untimed_rows(observed) if self._query.null_time == "drop" else 0
+        self._metrics.add(null_time_rows=untimed)
         by_group = by_key_group(parts)
         key_groups = self._placement.key_groups(partition)
         self._store.ask_for_manifests(map(label_of, key_groups))

@@ -182,6 +182,9 @@ def test_a_query_that_is_started_anew_fires_its_timers_without_a_row(
             assert query.isActive, query.exception()
             assert time.monotonic() < deadline
             time.sleep(0.2)
+        again = timerheap.spark.start(writer, str(tmp_path / "sink"))  # Spark stops the first
+        assert query.exception() is None
+        again.stop()
     finally:
         query.stop()
     times = [at for at, _ in micro_batches(tmp_path / "checkpoint").values()]

@@ -123,7 +123,7 @@ def start(writer: DataStreamWriter, path: str | None = None, *, table: str | Non
         query = timerheap.spark.start(writer.trigger(processingTime="10 seconds"), "/data/alerts")
     """
     start, log = _starting(writer, path, table)
-    if log is not None and log.pending() is None:
+    if log is not None and not log.is_running() and log.pending() is None:
         log.plan(drained=False)
     return start()
 
@@ -201,18 +201,27 @@ class _Log:
         self.spark = spark
         self._checkpoint = re.sub(r"([][{}*?\\])", r"\\\1", checkpoint)
 
-    def _last(self, kind: str) -> tuple[int, list[str], str, int]:
-        """Return the number of the last micro-batch, -1 without one, its lines, its file, and the time."""
+    def _read(self, name: str) -> list[Any]:
+        """Return the text of a file or of the files in a folder, with their paths, and the time."""
         columns = "value", "_metadata.file_path", F.unix_millis(F.current_timestamp())
         try:
-            files = self.spark.read.text(f"{self._checkpoint}/{kind}", wholetext=True)
-            found = files.select(*columns).collect()
+            files = self.spark.read.text(f"{self._checkpoint}/{name}", wholetext=True)
+            return files.select(*columns).collect()
         except AnalysisException as e:
             if e.getCondition() != "PATH_NOT_FOUND":
                 raise
-            found = []
+            return []
+
+    def _last(self, kind: str) -> tuple[int, list[str], str, int]:
+        """Return the number of the last micro-batch, -1 without one, its lines, its file, and the time."""
+        found = self._read(kind)
         named = [(file.rpartition("/")[2], text.split("\n"), file, now) for text, file, now in found]
         return max(((int(name), *rest) for name, *rest in named if name.isdigit()), default=(-1, [], "", 0))
+
+    def is_running(self) -> bool:
+        """Return whether the query runs in this session, so that it plans its micro-batches itself."""
+        active = {query.id for query in self.spark.streams.active}
+        return bool(active) and any(json.loads(text)["id"] in active for text, *_ in self._read("metadata"))
 
     def pending(self) -> str | None:
         """Return the mark of a micro-batch that has been planned and not committed; None without one."""

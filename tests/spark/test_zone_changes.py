@@ -154,7 +154,12 @@ def test_queries_over_windows_use_the_window(
 
 
 @pytest.mark.parametrize("column", ["ts", "ms", "shown"])
-@pytest.mark.promises("Flink SQL", "supported", "window_start and window_end as local TIMESTAMP")
+@pytest.mark.promises(
+    "Flink SQL",
+    "supported",
+    "window_start and window_end as local TIMESTAMP",
+    "TIMESTAMP without a time zone, and TIMESTAMP_LTZ",
+)
 def test_the_types_of_bounds_depend_on_the_zone_and_the_column(column: str, spark: SparkSession) -> None:
     """In sql(), and with a zone, they are local times; without, they are instants that follow UTC."""
     midnight = 1772946000000  # 2026-03-08T00:00 in New York; 2:00 does not exist
@@ -176,6 +181,13 @@ def test_the_types_of_bounds_depend_on_the_zone_and_the_column(column: str, spar
         results = [found, windows.groupBy().count(), local.groupBy().count()]
         starts = [{row[0] for row in streams.rows(result)} for result in results]
         assert sorted((row[1], row[3]) for row in streams.rows(found)) == wanted
+        rows_of = timerheap.spark.sql(spark, f"SELECT window_end FROM {table}")
+        assert Counter(row[0] for row in streams.rows(rows_of)) == dict(wanted)
+        text = f"{query} HAVING window_end = TIMESTAMP '2026-03-08 02:30:00'"  # another one has 03:30
+        assert [row[3] for row in streams.rows(timerheap.spark.sql(spark, text))] == [1]
+        ranked = f"SELECT *, ROW_NUMBER() OVER (PARTITION BY {BOUNDS} ORDER BY ms DESC) AS n FROM {table}"
+        top = timerheap.spark.sql(spark, f"SELECT window_end, ms FROM ({ranked}) WHERE n = 1")
+        assert sorted(streams.rows(top)) == [(end, moments[n - 1]) for end, n in wanted]
     naive_ = column == "shown"
     utc = dt.datetime(2026, 3, 8, tzinfo=dt.UTC)
     assert starts == [{day}, {day if naive_ else utc}, {day}]

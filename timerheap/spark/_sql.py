@@ -29,13 +29,11 @@ from timerheap.spark._exchange.slicing import (
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._plan.aggregates import resolve_aggregate
 from timerheap.spark._plan.arguments import arrow_schema, key_columns, named_column, quoted
-from timerheap.spark._plan.build import Input, build, kept_only, marked, time_mode
+from timerheap.spark._plan.build import Input, build, kept_only, marked, naive_millis, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay, strategy_of
 from timerheap.spark._plan.window_columns import (
+    end_of,
     fields_of,
-    instant_of,
-    local_of,
-    millis_of,
     name_of_column,
     pairs_of,
     unique_names,
@@ -216,13 +214,10 @@ class _Relation:
 
     @property
     def ends(self) -> Column:
-        """When the window of a row ends, in epoch ms; where clocks go back, after the repeated hour."""
-        last, zone = millis_of(quoted(WINDOW[1])) - 1, self.clocks[0].source.assigner.zone
-        first, day = instant_of(last, zone), 86_400_000
-        if zone.fixed_offset is not None:
-            return first
-        again = last - (local_of(first + day, zone) - first - day)  # by the offset of a day later
-        return F.when((again > first) & (local_of(again, zone) == last), again).otherwise(first)
+        """When the window of a row ends, in epoch ms."""
+        if ENDS in self.df.columns:
+            return quoted(ENDS)
+        return end_of(naive_millis(quoted(WINDOW[1])) - 1, self.clocks[0].source.assigner.zone)
 
 
 def _visible(df: DataFrame) -> list[str]:
@@ -230,7 +225,7 @@ def _visible(df: DataFrame) -> list[str]:
 
 
 def _hidden(df: DataFrame) -> list[str]:
-    return [name for name in df.columns if name in (*WINDOW, *_MARKS, RANK)]
+    return [name for name in df.columns if name in (*WINDOW, ENDS, *_MARKS, RANK)]
 
 
 class _Planner:
@@ -284,8 +279,8 @@ class _Planner:
             found = self._session_rows(node, clock, assigner)
             return replace(found, df=found.df.withColumns(named))
         bounds = windows_of(source.df, source.time, assigner)
-        rows = clock.rows.withColumn(KEPT, F.lit(True)).select("*", F.inline_outer(bounds).alias(*WINDOW))
-        named = {name: quoted(there) for name, there in zip(WINDOW_COLUMNS, WINDOW, strict=True)}
+        windows = F.inline_outer(bounds).alias(*WINDOW, ENDS)
+        rows = clock.rows.withColumn(KEPT, F.lit(True)).select("*", windows)
         return _Relation(rows.withColumns(named), (clock,), ended=False)
 
     def _session_rows(self, node: Windowing, clock: _Clock, assigner: SessionUnsliceAssigner) -> _Relation:
@@ -407,7 +402,7 @@ class _Planner:
             by = {name: kept_only(df, F.expr(one)) for name, one in zip(keys, texts, strict=True)}
             df = unique_names(df.withColumns({**by, ENDS: side.ends}))
             content = F.struct(*map(quoted, _visible(df))).alias(SIDES[number])
-            marks = [quoted(mark) for mark in (*keys, ENDS, *_hidden(df))]
+            marks = [quoted(mark) for mark in (*keys, *_hidden(df))]
             if len(clocks) == 2:
                 marks.append(F.lit(clocks.index(side.clocks[0])).cast("tinyint").alias(INPUT))
             rows.append(df.select(content, *marks))

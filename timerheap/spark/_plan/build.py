@@ -116,7 +116,13 @@ def _millis(type_: DataType, name: str) -> Column:
         return quoted(name)
     if isinstance(type_, TimestampType):
         return F.unix_millis(quoted(name))
-    return F.timestamp_diff("MILLISECOND", F.lit("1970-01-01").cast("timestamp_ntz"), quoted(name))
+    return naive_millis(quoted(name))
+
+
+def naive_millis(column: Column) -> Column:
+    """Return a timestamp without a time zone as ms; Spark's timestamp_diff would read it in the session's."""
+    elapsed = column - F.lit("1970-01-01").cast("timestamp_ntz")
+    return F.floor(elapsed.cast("interval second").cast("decimal(21,6)") * 1000).cast("bigint")
 
 
 def _key_hash(key: list[str]) -> Column:

@@ -86,9 +86,13 @@ def expect_only(node: exp.Expr, read: set[str]) -> None:
 
 
 class _Flink(Spark):
-    """Spark's dialect with standard strings, as in Flink: quotes are doubled, backslashes are literal."""
+    """Spark's dialect with what differs in Flink.
+
+    In strings, quotes are doubled and backslashes are literal. A TIMESTAMP has no time zone.
+    """
 
     class Tokenizer(Spark.Tokenizer):
+        KEYWORDS = {**Spark.Tokenizer.KEYWORDS, "TIMESTAMP": TokenType.TIMESTAMPNTZ}  # noqa: RUF012
         QUOTES = ["'"]  # noqa: RUF012
         STRING_ESCAPES = ["'"]  # noqa: RUF012
 

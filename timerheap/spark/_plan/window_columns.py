@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType, Time
 from timerheap.spark._compat import with_columns
 from timerheap.spark._exchange.slicing import WINDOW
 from timerheap.spark._plan.arguments import named_column, quoted
+from timerheap.spark._plan.build import naive_millis
 from timerheap.spark._worker.sql_functions import GROUPED
 from timerheap.spark._worker.wrapped_runners import SIDES
 from timerheap.tvf import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner, TimeZone
@@ -34,8 +35,16 @@ def instant_of(local: Column, zone: TimeZone) -> Column:
     return F.unix_millis(F.to_utc_timestamp(F.timestamp_millis(local), F.lit(zone.name)))
 
 
-def millis_of(column: Column) -> Column:
-    return F.timestamp_diff("MILLISECOND", F.lit("1970-01-01").cast("timestamp_ntz"), column)
+def end_of(last: Column, zone: TimeZone) -> Column:
+    """Return when a window ends, in epoch ms; where clocks go back, after the repeated hour.
+
+    last: the last local ms of the window
+    """
+    first, day = instant_of(last, zone), 86_400_000
+    if zone.fixed_offset is not None:
+        return first
+    again = last - (local_of(first + day, zone) - first - day)  # by the offset of a day later
+    return F.when((again > first) & (local_of(again, zone) == last), again).otherwise(first)
 
 
 def unique_names(df: DataFrame) -> DataFrame:
@@ -60,11 +69,11 @@ def fields_of(df: DataFrame, side: str) -> list[str]:
 
 
 def windows_of(df: DataFrame, time: str, assigner: SliceAssigner) -> Column:
-    """Return the windows of a row: an array of structs of start, end and time."""
+    """Return the windows of a row: an array of structs of start, end, time, and the ms when it ends."""
     type_, zone = named_column(df, "time", time), assigner.zone
     naive = isinstance(type_, TimestampNTZType)
     if naive:
-        local = millis_of(quoted(time))
+        local = naive_millis(quoted(time))
     else:
         local = local_of(quoted(time) if isinstance(type_, LongType) else F.unix_millis(quoted(time)), zone)
 
@@ -87,7 +96,7 @@ def windows_of(df: DataFrame, time: str, assigner: SliceAssigner) -> Column:
     def window(end: Column) -> Column:
         begin = end - assigner.size if start is None else start
         last = bound(end - 1) if naive else F.timestamp_millis(instant_of(end - 1, zone))
-        return F.struct(bound(begin), bound(end), last)
+        return F.struct(bound(begin), bound(end), last, end_of(end - 1, zone))
 
     return F.transform(ends, window)
 

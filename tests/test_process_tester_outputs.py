@@ -180,7 +180,7 @@ def test_one_of_two_inputs_may_have_a_timestamp_assigner() -> None:
     ("options", "error", "message"),
     [
         ({"event_time": "at"}, ValueError, "watermark must have no timestamp assigner"),
-        ({"watermark": 5, "event_time": "at"}, TypeError, "watermark must be a WatermarkStrategy, got 5"),
+        ({"watermark": 5.5, "event_time": "at"}, TypeError, "watermark must be a WatermarkStrategy, got 5.5"),
         ({"watermark": "5 seconds"}, ValueError, "event_time must name the event-time column"),
         ({"right_watermark": "5 seconds"}, ValueError, "right_watermark need a KeyedCoProcessFunction"),
     ],

@@ -290,7 +290,9 @@ SHARED = AfterEveryThirdRow()
         ({"channel": "nope"}, "channel must name one column, got 'nope'"),
         ({"channel": 3}, "channel must be a column name, got 3"),
         ({"late": True}, 'late must be "drop" or "emit", got True'),
-        ({"watermark": 5}, "watermark must be a WatermarkStrategy, got 5"),
+        ({"watermark": 5.5}, "watermark must be a WatermarkStrategy, got 5.5"),
+        ({"watermark": True}, "watermark must be a WatermarkStrategy, got True"),
+        ({"watermark": -1}, "watermark must be 0 or more, got -1"),
         (
             {"watermark": WatermarkStrategy.for_generator(lambda: SHARED)},
             "must make a new generator",

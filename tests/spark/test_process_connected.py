@@ -247,7 +247,7 @@ def test_late_rows_are_returned_with_their_side(spark: SparkSession, tmp_path: P
             {"right_event_time": "day"},
             "right_event_time must be of type bigint like column 'at' of left, got 'day' of type timestamp",
         ),
-        ({"right_watermark": 5}, "right_watermark must be a WatermarkStrategy, got 5"),
+        ({"right_watermark": 5.5}, "right_watermark must be a WatermarkStrategy, got 5.5"),
         ({"right_channel": "nope"}, "right_channel must name one column, got 'nope'"),
     ],
 )

@@ -105,10 +105,20 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         TypeError,
         r"watermark must be a WatermarkStrategy, got None; .*for_bounded_out_of_orderness\(",
     ),
-    "number as watermark": (
-        {"event_time": "at", "watermark": 5_000},
+    "fraction as watermark": (
+        {"event_time": "at", "watermark": 5_000.5},
         TypeError,
-        "watermark must be a WatermarkStrategy, got 5000",
+        "watermark must be a WatermarkStrategy, got 5000.5; .*or its delay, such as '5 seconds' or 5_000 ms",
+    ),
+    "field that a struct lacks": (
+        {"key": "st.b"},
+        ValueError,
+        r"key must be a column that each row of df has, got Column<'st.b'>: .*FIELD_NOT_FOUND",
+    ),
+    "name in backticks that is none": (
+        {"key": "`x y`"},
+        ValueError,
+        r"key must be a column that each row of df has, got Column<'.*x y.*'>: .*UNRESOLVED_COLUMN",
     ),
     "watermark without event time": (
         {"watermark": MONOTONOUS},
@@ -278,6 +288,24 @@ def test_event_time_order_without_watermarks_raises_on_a_stream(spark: SparkSess
         process(rates, **settings)
     process(rates, order="arrival", **settings)
     process(spark.range(1).selectExpr("id value", "now() timestamp"), **settings)
+
+
+def test_texts_are_names_of_columns_as_in_spark(spark: SparkSession, df: DataFrame) -> None:
+    named = df.select("k", "at", "st", F.lit("x").alias("a.b")).alias("e")
+    for key in ("st.a", "e.k", "`k`", ["e.`k`", "`st`.`a`"], "a.b", "`a.b`"):
+        for watermark in (5_000, "5 seconds"):
+            found = timerheap.spark.process(
+                named, key, Key(), "key string", "e.at", watermark=watermark, max_parallelism=2
+            )
+            assert found.count() == 4
+    assert [row.key for row in found.distinct().collect()] == ["x"]
+    tumbled = timerheap.spark.tumble(named, "e.at", 1_000, watermark=0)
+    assert tumbled.groupBy("st.a").agg(F.count("*").alias("n")).columns[0] == "a"
+
+
+class Key(KeyedProcessFunction):
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        yield (str(ctx.get_current_key()),)
 
 
 def test_null_event_times_are_counted(spark: SparkSession) -> None:

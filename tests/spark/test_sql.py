@@ -326,7 +326,7 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
             {"watermark": {"other": STRATEGY}},
             r"watermark must be .* for the streaming table stream, got one for \['other'\]",
         ),
-        (COUNTS, {"watermark": 5}, "watermark must be a WatermarkStrategy, got 5"),
+        (COUNTS, {"watermark": 5.5}, "watermark must be a WatermarkStrategy, got 5.5"),
         (
             COUNTS.replace("ts", "nope"),
             {"watermark": STRATEGY},

@@ -49,7 +49,7 @@ def process(
     output_schema: str | StructType | None = None,
     event_time: ColumnOrName | None = None,
     *,
-    watermark: WatermarkStrategy | str | timedelta | None = None,
+    watermark: WatermarkStrategy | int | str | timedelta | None = None,
     order: str | None = None,
     tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
     channel: ColumnOrName | None = None,
@@ -75,7 +75,8 @@ def process(
         ``df.groupBy("a", "b")`` names the key columns, too.
     key : str, Column, or list of them
         Key columns, of atomic types; left out if `df` is grouped. Null is a key of its own, as in SQL's GROUP
-        BY. An expression is the key, but no column of the rows that the function sees.
+        BY. An expression is the key, but no column of the rows that the function sees. So is a field of a
+        struct, which has a name such as "order.id", as in Spark.
     function : KeyedProcessFunction or BatchProcessFunction
         An instance, pickled to the workers by cloudpickle. A copy is opened and closed on the driver first,
         so that errors in its states are raised here; see `timerheap.functions.Function`.
@@ -85,9 +86,9 @@ def process(
         Event-time column or expression: a timestamp (cut to ms), or a bigint of epoch ms. By default, the
         column of a stream that Spark's ``withWatermark`` names. Without one the watermark does not advance
         until the end of a batch DataFrame, unless `watermark` has a timestamp assigner.
-    watermark : WatermarkStrategy, str or timedelta, optional
-        Required with `event_time`, unless ``withWatermark`` names the column: its delay is the default.
-        "5 seconds" is ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``. A strategy with
+    watermark : WatermarkStrategy, int, str or timedelta, optional
+        Required with `event_time`, unless ``withWatermark`` names the column: its delay is the default. "5
+        seconds", or 5000, is ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``. A strategy with
         ``with_timestamp_assigner`` computes the event time of each row in Python, in place of `event_time`; a
         column is faster. A strategy receives the largest event time of each micro-batch, over all partitions
         or for each channel. ``with_idleness`` ignores a channel that has had no rows for a while, and
@@ -287,8 +288,8 @@ def process_connected(
     *,
     right_key: ColumnOrName | Sequence[ColumnOrName] | None = None,
     right_event_time: ColumnOrName | None = None,
-    watermark: WatermarkStrategy | str | timedelta | None = None,
-    right_watermark: WatermarkStrategy | str | timedelta | None = None,
+    watermark: WatermarkStrategy | int | str | timedelta | None = None,
+    right_watermark: WatermarkStrategy | int | str | timedelta | None = None,
     order: str | None = None,
     tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
     right_tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
@@ -516,7 +517,7 @@ def process_broadcast(
     output_schema: str | StructType | None = None,
     event_time: ColumnOrName | None = None,
     *,
-    watermark: WatermarkStrategy | str | timedelta | None = None,
+    watermark: WatermarkStrategy | int | str | timedelta | None = None,
     order: str | None = None,
     tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
     channel: ColumnOrName | None = None,

@@ -96,7 +96,7 @@ def sql(
     watermark: WatermarkStrategy
     | str
     | timedelta
-    | Mapping[str, WatermarkStrategy | str | timedelta]
+    | Mapping[str, WatermarkStrategy | int | str | timedelta]
     | None = None,
     *,
     processing_time: str | None = None,

@@ -65,7 +65,7 @@ def window_operator(
     allowed_lateness: int | timedelta | str = 0,
     late: str = "drop",
     null_time: str = "error",
-    watermark: WatermarkStrategy | str | timedelta | None = None,
+    watermark: WatermarkStrategy | int | str | timedelta | None = None,
     order: str = "arrival",
     channel: ColumnOrName | None = None,
     processing_time: bool = False,

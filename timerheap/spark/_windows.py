@@ -80,7 +80,7 @@ class Source:
         df: DataFrame,
         time: ColumnOrName | None,
         make_assigner: Callable[[str], SliceAssigner | SessionUnsliceAssigner],
-        watermark: WatermarkStrategy | str | timedelta | None,
+        watermark: WatermarkStrategy | int | str | timedelta | None,
         time_zone: str | None,
         channel: ColumnOrName | None,
         late: str,
@@ -351,7 +351,7 @@ def tumble(
     size: Length,
     *,
     offset: Length = 0,
-    watermark: WatermarkStrategy | str | timedelta | None = None,
+    watermark: WatermarkStrategy | int | str | timedelta | None = None,
     time_zone: str | None = None,
     channel: ColumnOrName | None = None,
     late: str = "drop",
@@ -372,7 +372,7 @@ def tumble(
         Length of a window, in ms.
     offset : int, timedelta or str
         Distance of the first window from midnight, in ms; less than `size` either way.
-    watermark : WatermarkStrategy, str or timedelta
+    watermark : WatermarkStrategy, int, str or timedelta
         Required with an event-time column, unless Spark's ``withWatermark`` names it; "5 seconds" is
         ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``.
     time_zone : str, optional
@@ -426,7 +426,7 @@ def hop(
     slide: Length,
     *,
     offset: Length = 0,
-    watermark: WatermarkStrategy | str | timedelta | None = None,
+    watermark: WatermarkStrategy | int | str | timedelta | None = None,
     time_zone: str | None = None,
     channel: ColumnOrName | None = None,
     late: str = "drop",
@@ -476,7 +476,7 @@ def cumulate(
     step: Length,
     *,
     offset: Length = 0,
-    watermark: WatermarkStrategy | str | timedelta | None = None,
+    watermark: WatermarkStrategy | int | str | timedelta | None = None,
     time_zone: str | None = None,
     channel: ColumnOrName | None = None,
     late: str = "drop",
@@ -520,7 +520,7 @@ def session_window(
     time: ColumnOrName,
     gap: Length,
     *,
-    watermark: WatermarkStrategy | str | timedelta | None = None,
+    watermark: WatermarkStrategy | int | str | timedelta | None = None,
     time_zone: str | None = None,
     channel: ColumnOrName | None = None,
     late: str = "drop",

@@ -85,7 +85,7 @@ class ProcessTester:
         Those of the right input of a KeyedCoProcessFunction; by default as of the left.
     rules_schema : str or pyspark.sql.types.StructType, optional
         The columns of the broadcast rows of a KeyedBroadcastProcessFunction.
-    watermark, right_watermark : WatermarkStrategy, str or timedelta, optional
+    watermark, right_watermark : WatermarkStrategy, int, str or timedelta, optional
         As in `timerheap.spark.process` and `process_connected`, for their timestamp assigners: without
         `event_time` these compute the event time of each row. Nothing else of them is used, since the test
         itself advances the watermark.
@@ -148,8 +148,8 @@ class ProcessTester:
         right_key: str | Sequence[str] | None = None,
         right_event_time: str | None = None,
         rules_schema: str | StructType | None = None,
-        watermark: WatermarkStrategy | str | timedelta | None = None,
-        right_watermark: WatermarkStrategy | str | timedelta | None = None,
+        watermark: WatermarkStrategy | int | str | timedelta | None = None,
+        right_watermark: WatermarkStrategy | int | str | timedelta | None = None,
         late: str | None = None,
         null_time: str = "error",
         processing_time: bool = False,

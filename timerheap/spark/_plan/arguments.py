@@ -159,7 +159,7 @@ def expect_event_time(
         raise TypeError(
             f"{prefix}watermark must be a WatermarkStrategy, got {watermark!r}; "
             "pass one such as WatermarkStrategy.for_bounded_out_of_orderness(5_000), or its delay, such as "
-            "'5 seconds'"
+            "'5 seconds' or 5_000 ms"
         )
     if watermark.timestamp_assigner is not None and event_time != TIME:
         raise ValueError(

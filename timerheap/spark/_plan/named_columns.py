@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from timerheap._arguments import not_negative
@@ -47,11 +48,15 @@ class Columns:
     def one(self, argument: str, column: Any) -> Any:
         """Return the name of a column if `column` is a Column, else `column` itself.
 
+        A text that is no name of a column is read as in ``F.col``, if it has parts or backticks.
+
         Raises
         ------
         ValueError
             If Spark cannot compute the column from a row of the DataFrame.
         """
+        if isinstance(column, str) and column not in self._source.columns and set(column) & {".", "`"}:
+            column = F.col(column)
         if not isinstance(column, Column):
             return column
         try:
@@ -76,9 +81,9 @@ class Columns:
 
     def many(self, argument: str, columns: Any) -> Any:
         """Return the names of one or more columns, as `one` does for each."""
-        if isinstance(columns, Column):
+        if isinstance(columns, (str, Column)):
             return [self.one(argument, columns)]
-        if isinstance(columns, Sequence) and not isinstance(columns, str):
+        if isinstance(columns, Sequence):
             return [self.one(argument, column) for column in columns]
         return columns
 
@@ -124,7 +129,9 @@ class Columns:
 
 def strategy_of(argument: str, watermark: Any) -> Any:
     """Return the strategy of a delay; other values as they are."""
-    if isinstance(watermark, (str, timedelta)):
+    if isinstance(watermark, (str, timedelta)) or (
+        type(watermark) is not bool and hasattr(watermark, "__index__")
+    ):
         return WatermarkStrategy.for_bounded_out_of_orderness(not_negative(argument, watermark))
     return watermark
 

@@ -181,8 +181,8 @@ def test_a_wrong_use_of_a_row_raises(use, error, message):
 
 
 def test_a_row_is_kept_in_state_by_name_or_by_position():
-    codec = ArrowTypes(NamedRow.of).codec(
-        ArrowTypes(NamedRow.of).resolve("struct<plane:string,delay:bigint>", "x"), "state 'x'"
+    codec = ArrowTypes(NamedRow.of, NamedRow.of).codec(
+        ArrowTypes(NamedRow.of, NamedRow.of).resolve("struct<plane:string,delay:bigint>", "x"), "state 'x'"
     )
     for row in (Row("N14228", 5), Row(plane="N14228", delay=5)):
         assert codec.decode(codec.encode(row)) == ("N14228", 5)

@@ -84,9 +84,8 @@ def detached(value: Any) -> Any:
     >>> detached(row) is row, detached(seen) is seen
     (True, False)
     """
-    if type(value) in _CONSTANT or (
-        isinstance(value, tuple) and all(type(each) in _CONSTANT for each in value)
-    ):
+    fixed = isinstance(value, tuple) and not hasattr(value, "__setitem__")
+    if type(value) in _CONSTANT or (fixed and all(type(each) in _CONSTANT for each in value)):
         return value
     return deepcopy(value)
 
@@ -123,10 +122,12 @@ class ArrowTypes:
     """The types of state as Arrow types, with the checks of their values; every backend uses it.
 
     row_class: makes the rows that a state returns
+    key_class: makes those that are keys of maps, which must not change
     """
 
-    def __init__(self, row_class: RowClass) -> None:
+    def __init__(self, row_class: RowClass, key_class: RowClass) -> None:
         self._row_class = row_class
+        self._key_class = key_class
 
     def resolve(self, type_info: object, argument: str) -> pa.DataType:
         """Return the Arrow type of a descriptor's type; see `timerheap.types.arrow_type`."""
@@ -153,7 +154,7 @@ class ArrowTypes:
 
     def key_codec(self, type_: pa.DataType, what: str) -> KeyCodec:
         """Return the codec of a type of `resolve_key`."""
-        return KeyCodec(type_, what, self._row_class)
+        return KeyCodec(type_, what, self._key_class)
 
 
 def _key_types(type_: pa.DataType) -> Iterator[pa.DataType]:

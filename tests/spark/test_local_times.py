@@ -215,7 +215,7 @@ def test_python_aggregates_and_window_contents_keep_the_pass(hour: int, zone: An
     *_, (kept,) = columns.aggregation.columns(columns.from_arrow(stored)).values()
     assert exact(kept) == exact({"a": [at]})
     elements = _element_type(pa.schema([("at", pa.timestamp("us", "UTC"))]))
-    codec = ArrowTypes(Row).codec(elements, "an element")
+    codec = ArrowTypes(Row, Row).codec(elements, "an element")
     assert exact(codec.decode(codec.encode((at,)))) == exact((at,))
 
 

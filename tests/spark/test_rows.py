@@ -22,7 +22,8 @@ from pyspark.sql.types import (
 )
 
 from timerheap._native._heap import RowField
-from timerheap.spark._worker.row_runner import row_class, row_source
+from timerheap.spark._group.columns import row_class
+from timerheap.spark._worker.row_runner import row_source
 
 YEAR_10000 = 253_402_300_800_000_000  # microseconds
 TYPE = StructType(

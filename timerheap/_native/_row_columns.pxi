@@ -151,6 +151,46 @@ cdef extern from *:
     void _forget_hash(tuple)  # which tuples keep since Python 3.14
 
 
+cdef int64_t _set_items = 0  # since the process began
+
+
+def set_item(row, item, value):
+    """Set the value of an instance of a subclass of tuple at a number, or its values at a slice.
+
+    Examples
+    --------
+    >>> class Point(tuple):
+    ...     __setitem__ = set_item
+    >>> point = Point((7, 8))
+    >>> point[-1] = 9
+    >>> point
+    (7, 9)
+    """
+    global _set_items
+    cdef tuple values
+    cdef Py_ssize_t at
+    if not PyTuple_Check(row) or type(row) is tuple:
+        raise TypeError(f"row must be of a subclass of tuple, got {row!r}")
+    values = <tuple>row
+    if isinstance(item, slice):
+        numbers, given = range(*item.indices(len(values))), list(value)
+        if len(numbers) != len(given):
+            raise ValueError(f"a slice of {len(numbers)} values must become as many, got {len(given)}")
+        for number, each in zip(numbers, given):
+            set_item(row, number, each)
+        return
+    at = operator.index(item)
+    at += len(values) if at < 0 else 0
+    if not 0 <= at < len(values):
+        raise IndexError(f"the row must have more than {item} values, got {len(values)}")
+    old = <object>PyTuple_GET_ITEM(values, at)
+    Py_INCREF(value)
+    PyTuple_SET_ITEM(values, at, value)
+    Py_DECREF(old)
+    _forget_hash(values)
+    _set_items += 1
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class RowSource:

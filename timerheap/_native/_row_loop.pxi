@@ -15,6 +15,8 @@ cdef class RowContext:
 
     cdef RowSource source
     cdef tuple row
+    cdef Py_ssize_t place  # of the row in `source`
+    cdef int64_t set_items  # before the row
     cdef object key, at, domain, timers
     cdef int64_t namespace  # of the timer
     cdef bint ends  # whether the input ends with these rows
@@ -29,7 +31,11 @@ cdef class RowContext:
 
     cdef object current_key(self):
         if self.row is not None:
-            self.key, self.row = self.source.key_of(self.row), None
+            if self.set_items == _set_items:
+                self.key = self.source.key_of(self.row)
+            else:  # the function may have changed the row
+                self.key = self.source.key_at(self.place)
+            self.row = None
         return self.key
 
     def get_current_key(self):
@@ -168,7 +174,7 @@ cdef class RowLoop:
                 self.step_to(ts[i] - 1 - self.wait)
             row = rows.row(i, row)
             current.set(id[i], number[i] if number and current.numbers is numbered else -1)
-            context.row = row
+            context.row, context.place, context.set_items = row, i, _set_items
             context.at = ts[i] if ts else None
             self.service.at = ts[i] if ts else 0
             if due is not None and PyDict_Contains(due, current.get()):

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from timerheap._arguments import int64
+from timerheap._native._heap import set_item
 from timerheap._states import KeyedRuntimeContext, ValueTypes
 from timerheap._values import ArrowTypes, NamedRow, records
 from timerheap.flink.elements import StreamRecord, Watermark
@@ -180,6 +181,11 @@ class _CopyingCodec:
     decode = encode
 
 
+class _ChangeableRow(NamedRow):
+    def __setitem__(self, item: Any, value: Any) -> None:
+        set_item(self, self._index(item, KeyError) if isinstance(item, str) else item, value)
+
+
 class MemoryRuntimeContext(KeyedRuntimeContext):
     """Returns states that live in memory.
 
@@ -211,7 +217,9 @@ class MemoryRuntimeContext(KeyedRuntimeContext):
     """
 
     def __init__(self, key_context: KeyContext[Any], max_parallelism: int = 128) -> None:
-        types: ValueTypes = _CopyingTypes() if find_spec("pyarrow") is None else ArrowTypes(NamedRow.of)
+        types: ValueTypes = (
+            _CopyingTypes() if find_spec("pyarrow") is None else ArrowTypes(_ChangeableRow.of, NamedRow.of)
+        )
         super().__init__(key_context, types, max_parallelism)
         self._memory = _MemoryBackend()
         self.bind_backend(self._memory)

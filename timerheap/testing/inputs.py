@@ -271,7 +271,7 @@ def _contents(table: UserState) -> tuple[np.ndarray, list[Any]]:
 
 def _decoder(type_: pa.DataType, shape: str) -> Callable[[Any], Any]:
     """Return the function that makes what a handle returns of Arrow's contents of a key."""
-    types = ArrowTypes(Row)
+    types = ArrowTypes(Row, Row)
     if shape == "map":
         key, value = (types.codec(each, "").decode for each in (type_.key_type, type_.item_type))
         return lambda pairs: {key(k): value(v) for k, v in pairs}

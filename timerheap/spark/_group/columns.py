@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from copy import deepcopy
+from functools import cache, lru_cache
 from math import ceil
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import Row
 
 from timerheap._moments import local_time, moment_of
-from timerheap._native._heap import ColumnReader
+from timerheap._native._heap import ColumnReader, RowField, row_getter, set_item
 from timerheap.spark._arrow import FITS, map_type, view_of, wide
 from timerheap.spark._group.memory import (
     PROCESS,
@@ -491,3 +494,70 @@ def _with_maps(array: pa.Array, type_: pa.DataType) -> pa.Array:
         own = array.buffers()[:2]
         children = [_with_maps(array.values, type_.value_type)]
     return pa.Array.from_buffers(type_, len(array), own, array.null_count, children=children)
+
+
+@cache
+def row_class(names: tuple[str, ...]) -> type[Row]:
+    """Return the class of rows with these fields, a ``Row`` like any other but for the time of an access.
+
+    ``Row`` is Python code that searches the names at each access, which takes longer than everything else
+    that is done for a row. A row that is pickled becomes a plain ``Row``.
+
+    Examples
+    --------
+    >>> class_ = row_class(("key", "at"))
+    >>> row = tuple.__new__(class_, ["a", 5])
+    >>> row.at, row["key"], row[-1], isinstance(row, Row)
+    (5, 'a', 5, True)
+    """
+    places = {name: names.index(name) for name in names}
+    attributes = {name for name in names if not hasattr(Row, name) and not name.startswith("__")}
+    members: dict[str, Any] = {name: RowField(places[name]) for name in attributes}
+    members |= {"__getitem__": row_getter(places, Row.__getitem__)}
+    members |= {name: getattr(Row, name) for name in ("__doc__", "__module__", "__qualname__")}
+    return type("Row", (Row,), members)
+
+
+@cache
+def changeable_class(names: tuple[str, ...]) -> type[Row]:
+    """Return a `row_class` of rows whose items can be set, as those of PyFlink's ``Row``.
+
+    Examples
+    --------
+    >>> row = changeable_row("key", "at")("a", 5)
+    >>> row[1] += 1
+    >>> row["key"] = "b"
+    >>> row
+    Row(key='b', at=6)
+    """
+    places = {name: names.index(name) for name in names}
+
+    def put(row: Any, item: Any, value: Any) -> None:
+        if isinstance(item, str) and item not in places:
+            raise KeyError(f"field must be one of {list(names)}, got {item!r}")
+        set_item(row, places[item] if isinstance(item, str) else item, value)
+
+    def put_attribute(row: Any, name: str, value: Any) -> None:
+        if name != "__fields__":
+            raise AttributeError(f"a field must be set as row[{name!r}] = value, got row.{name} = {value!r}")
+        object.__setattr__(row, name, value)
+
+    def copied(row: Any, memo: dict[int, Any] | None = None) -> Any:
+        return changeable_row(*names)(*(row if memo is None else deepcopy(tuple(row), memo)))
+
+    methods = {"__setitem__": put, "__setattr__": put_attribute, "__copy__": copied, "__deepcopy__": copied}
+    class_ = row_class(names)
+    members = {name: getattr(Row, name) for name in ("__doc__", "__module__", "__qualname__")}
+    return type("Row", (class_,), members | methods)
+
+
+def changeable_row(*names: str) -> Callable[..., Row]:
+    """Return a function that makes a row of `changeable_class` of its values."""
+    class_, fields = changeable_class(names), list(names)
+
+    def make(*values: Any) -> Row:
+        row: Row = tuple.__new__(class_, values)
+        row.__fields__ = fields
+        return row
+
+    return make

@@ -22,7 +22,7 @@ from timerheap.spark._compat import in_types_of_spark
 from timerheap.spark._exchange.frames import AT, Part, by_key_group, unpack, unpacked_rows
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored
-from timerheap.spark._group.columns import python_values
+from timerheap.spark._group.columns import python_values, row_class
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import JournalledTimers, KeyTimers
@@ -34,7 +34,6 @@ from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_fra
 from timerheap.spark._worker.partition import Partition
 from timerheap.spark._worker.processor_records import FrameRecords, Records, RowRecords
 from timerheap.spark._worker.processor_states import ProcessorHandle, Scope, UnsafeOrder, reader_of
-from timerheap.spark._worker.row_runner import row_class
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.states import GroupExpiryClock, KeyTimerService
 from timerheap.timer import MIN_WATERMARK

@@ -23,10 +23,9 @@ from timerheap._native._heap import RowSource
 from timerheap._values import detached
 from timerheap.spark._arrow import map_type, narrow
 from timerheap.spark._compat import to_frame, to_record_batch
-from timerheap.spark._group.columns import column_reader, python_values
+from timerheap.spark._group.columns import column_reader, python_values, row_class
 from timerheap.spark._query import FrameSettings
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.row_runner import row_class
 
 
 class InputRows(Protocol):

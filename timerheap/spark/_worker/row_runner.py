@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from heapq import heappop
 from typing import Any, ClassVar
 
@@ -21,16 +20,14 @@ from timerheap._native._heap import (
     CurrentKey,
     IdIndex,
     KnownKeys,
-    RowField,
     RowLoop,
     RowSource,
-    row_getter,
 )
 from timerheap.functions import KeyedProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._compat import to_tuples
-from timerheap.spark._group.columns import column_reader, local_times
+from timerheap.spark._group.columns import changeable_class, column_reader, local_times
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import KeyTimers, due_keys
@@ -46,28 +43,6 @@ from timerheap.spark._worker.states import (
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import TimestampAssigner
-
-
-@cache
-def row_class(names: tuple[str, ...]) -> type[Row]:
-    """Return the class of rows with these fields, a ``Row`` like any other but for the time of an access.
-
-    ``Row`` is Python code that searches the names at each access, which takes longer than everything else
-    that is done for a row. A row that is copied or pickled becomes a plain ``Row``.
-
-    Examples
-    --------
-    >>> class_ = row_class(("key", "at"))
-    >>> row = tuple.__new__(class_, ["a", 5])
-    >>> row.at, row["key"], row[-1], isinstance(row, Row)
-    (5, 'a', 5, True)
-    """
-    places = {name: names.index(name) for name in names}
-    attributes = {name for name in names if not hasattr(Row, name) and not name.startswith("__")}
-    members: dict[str, Any] = {name: RowField(places[name]) for name in attributes}
-    members |= {"__getitem__": row_getter(places, Row.__getitem__)}
-    members |= {name: getattr(Row, name) for name in ("__doc__", "__module__", "__qualname__")}
-    return type("Row", (Row,), members)
 
 
 @dataclass(frozen=True)
@@ -111,7 +86,9 @@ def row_source(table: pa.Table, type_: StructType, key: Sequence[str] = ()) -> R
     ValueError: if a date or timestamp lies outside the years 1 to 9999
     """
     columns = _columns(table, type_, key)
-    return RowSource(row_class(tuple(type_.names)), type_.names, columns, [*map(type_.names.index, key)])
+    return RowSource(
+        changeable_class(tuple(type_.names)), type_.names, columns, [*map(type_.names.index, key)]
+    )
 
 
 def _columns(table: pa.Table, type_: StructType, key: Sequence[str]) -> list[ColumnReader | list[Any]]:
@@ -191,7 +168,7 @@ class VisibleRows:
 
     def __init__(self, function: KeyedProcessFunction, names: list[str]) -> None:
         self._process_element = function.process_element
-        self._names, self._class = names, row_class(tuple(names))
+        self._names, self._class = names, changeable_class(tuple(names))
         self.on_timer = function.on_timer
 
     def process_element(self, value: Row, ctx: Any) -> Iterable[Any] | None:

@@ -30,6 +30,7 @@ from timerheap._values import ArrowCodec, ArrowTypes, is_timed
 from timerheap.functions import BatchRuntimeContext, KeyedCoProcessFunction, TimerService
 from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import narrow_column, wide
+from timerheap.spark._group.columns import changeable_row
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.tables import StateTable
@@ -239,7 +240,7 @@ class GroupRuntimeContext(KeyedRuntimeContext):
     group: KeyGroup
 
     def __init__(self, keys: CurrentKey, max_parallelism: int, *, broadcast: bool = False) -> None:
-        super().__init__(keys, ArrowTypes(Row), max_parallelism)
+        super().__init__(keys, ArrowTypes(changeable_row, Row), max_parallelism)
         self._broadcast = broadcast
 
     def bind(self, group: KeyGroup) -> list[UserState]:

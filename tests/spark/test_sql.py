@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 import timerheap.spark
 from timerheap import WatermarkStrategy
 from timerheap.spark._plan.flink_sql import Table
-from timerheap.spark._sql import _time
+from timerheap.spark._plan.flink_watermarks import time_of_table
 
 pytestmark = pytest.mark.spark
 
@@ -195,7 +195,7 @@ def test_a_delay_is_that_of_flinks_sql(watermark: Any, spark: SparkSession) -> N
     df = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "ts")
     if watermark == "Spark's":
         df, watermark = df.withWatermark("ts", "10 minutes"), None
-    time, strategy = _time(df, Table(("t",), time="ts"), watermark, None)
+    time, strategy = time_of_table(df, Table(("t",), time="ts"), watermark, None)
     assert isinstance(strategy, WatermarkStrategy)
     generator = strategy.create_watermark_generator()
     assert (time, generator.on_batch(25 * MINUTE, 1, None), strategy._delay) == ("ts", 15 * MINUTE, 599_999)
@@ -311,6 +311,66 @@ def test_a_row_over_others_is_late_behind_the_last_of_its_key(
     result = timerheap.spark.sql(spark, query, "ts - INTERVAL '1' SECOND", max_parallelism=2)
     found = dict(row for batch in streams.batches(result, tmp_path) for row in batch)
     assert {number: n for number, n in found.items() if keys[number - 1] == "a"} == {1: 1, 2: 2, **late}
+
+
+LATE_QUERIES = {
+    "windows": (
+        f"SELECT * FROM (SELECT k, 6 / COUNT(*) AS v {FROM} {GROUP}, k HAVING COUNT(*) > 0) WHERE 1 / v < 1",
+        [("a", 6.0), ("b", 6.0)],
+        19 * MINUTE + 2,  # the window ends with its last ms
+    ),
+    "over": (
+        "SELECT k, v / SUM(v) OVER (PARTITION BY k ORDER BY ts ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS "
+        "v FROM t WHERE v > 0",
+        [("a", 1.0), ("b", 1.0)],
+        MINUTE // 2 + 1,
+    ),
+    "first": (
+        "SELECT k, 1 / v AS v FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts) AS n FROM t) "
+        "WHERE n = 1 AND 1 / v < 9",
+        [("a", 1.0), ("b", 0.5)],
+        29 * MINUTE + 1 - MINUTE // 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATE_QUERIES)
+@pytest.mark.promises(
+    "Flink SQL", "added", "late rows returned", note='`late="emit"`; Flink drops them in SQL'
+)
+def test_late_rows_of_a_query_are_returned(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    query, results, late_by = LATE_QUERIES[name]
+    rows = [
+        {"k": k, "ts": at(minute), "v": v, "user": None}
+        for v, (k, minute) in enumerate((("a", 1), ("b", 30), ("a", 0.5), ("b", 45)), 1)
+    ]
+    streams.write_batches(tmp_path / "input", [rows[:2], rows[2:]], SCHEMA)
+    streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t")
+    watermark = "ts - INTERVAL '1' MINUTE"
+    result = timerheap.spark.sql(spark, query, watermark, late="emit", max_parallelism=2)
+    assert result.columns == ["k", "v"]
+    found = [row for batch in streams.batches(streams.with_late(result), tmp_path) for row in batch]
+    assert sorted(row[:2] for row in found if row[2] is None) == results
+    ((*nulls, by, late),) = [row for row in found if row[2] is not None]
+    assert (nulls, by, late.k, late.v) == ([None, None], late_by, "a", 3)
+    end = timerheap.spark.late_rows(result).columns
+    assert end == ["k", "ts", "v", "user", "late_by"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        FIRST.format("v", 1),
+        f"SELECT * {FROM}",
+        f"SELECT COUNT(*) AS n {FROM} {GROUP}, CUBE (k)",
+        f"SELECT MAX(n) AS n FROM (SELECT COUNT(*) AS n, window_start, window_end {FROM} {GROUP}, k) {GROUP}",
+    ],
+)
+def test_late_rows_of_other_queries_are_refused(query: str, spark: SparkSession) -> None:
+    with pytest.raises(
+        ValueError, match=r'late must be "drop" for a query that joins, .* got "emit"; make a vi'
+    ):
+        timerheap.spark.sql(spark, query, late="emit")
 
 
 SESSION = COUNTS.replace("TUMBLE", "SESSION")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial, reduce
+from functools import reduce
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,9 @@ from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._plan.aggregates import resolve_aggregate
 from timerheap.spark._plan.arguments import arrow_schema, key_columns, named_column, quoted
 from timerheap.spark._plan.build import Input, build, kept_only, marked, naive_millis, time_mode
-from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay, strategy_of
+from timerheap.spark._plan.flink_watermarks import time_of_table
+from timerheap.spark._plan.named_columns import ColumnOrName
+from timerheap.spark._plan.outputs import outputs_of, results_of
 from timerheap.spark._plan.window_columns import (
     end_of,
     fields_of,
@@ -50,6 +52,7 @@ from timerheap.spark._windows import (
     session_window,
     tumble,
 )
+from timerheap.spark._worker.output import SIDE_OUTPUT
 from timerheap.spark._worker.sql_functions import (
     GROUPED,
     FirstOfKey,
@@ -60,9 +63,8 @@ from timerheap.spark._worker.sql_functions import (
 )
 from timerheap.spark._worker.window_runner import GROUPING_SET, WINDOW_BOUND, WINDOW_COLUMNS
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
-from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner, TumblingSliceAssigner
-from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
+from timerheap.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
     from timerheap.spark._plan.flink_clauses import Call
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
 
 _HIDDEN = "__timerheap_"  # begins the names of columns that are not the user's
 _ORDER, _NO_KEY, _COUNT = f"{_HIDDEN}order", f"{_HIDDEN}no_key", f"{_HIDDEN}count"
+_SIDE = f"{_HIDDEN}side"  # the column with late rows beside results
 _MARKS = (SEEN, KEPT, CHANNEL, AHEAD)
 
 _WINDOWS: dict[str, Callable[..., Windows]] = {
@@ -102,6 +105,7 @@ def sql(
     processing_time: str | None = None,
     time_zone: str | None = None,
     channel: ColumnOrName | None = None,
+    late: str = "drop",
     max_parallelism: int | None = None,
 ) -> DataFrame:
     """Run a query over windows written in Flink's SQL.
@@ -136,6 +140,9 @@ def sql(
         a streaming table without a `watermark`. ``PROCTIME()`` always is one.
     time_zone : str, optional
         Time zone whose wall clock cuts the windows, by default the session's.
+    late : {"drop", "emit"}, default "drop"
+        What becomes of late rows. With "emit" `timerheap.spark.late_rows` returns them, as rows of the table;
+        for queries that aggregate a table's windows, aggregate OVER its rows, or find the first row of a key.
     channel, max_parallelism
         As for `tumble`.
 
@@ -171,9 +178,16 @@ def sql(
     except ImportError as error:
         raise ImportError("sql() needs sqlglot; run pip install 'timerheap[sql]'") from error
     zone = time_zone if time_zone is not None else str(spark.conf.get("spark.sql.session.timeZone"))
-    options = {"time_zone": zone, "channel": channel, "max_parallelism": max_parallelism}
+    options = {"time_zone": zone, "channel": channel, "late": late, "max_parallelism": max_parallelism}
     given = {name: value for name, value in options.items() if value is not None}
-    found = _Planner(spark, watermark, processing_time, given).relation(parsed(query))
+    node = parsed(query)
+    if late == "emit":
+        _expect_rows_of_table(node)
+    found = _Planner(spark, watermark, processing_time, given).relation(node)
+    if _SIDE in found.df.columns:
+        df = found.df.where(quoted(KEPT) | quoted(_SIDE).isNotNull())
+        df = _select(df, (("*", "*"),), [_SIDE])
+        return results_of(df.toDF(*df.columns[:-1], SIDE_OUTPUT))
     df = found.timed.where(quoted(KEPT)) if KEPT in found.df.columns else found.df
     return _select(df, (("*", "*"),))
 
@@ -225,7 +239,7 @@ def _visible(df: DataFrame) -> list[str]:
 
 
 def _hidden(df: DataFrame) -> list[str]:
-    return [name for name in df.columns if name in (*WINDOW, ENDS, *_MARKS, RANK)]
+    return [name for name in df.columns if name in (*WINDOW, ENDS, *_MARKS, RANK, _SIDE)]
 
 
 class _Planner:
@@ -259,7 +273,7 @@ class _Planner:
                     f"query: table {'.'.join(node.table)} must not have a column {name}, which its windows "
                     f"have; rename it in a view: SELECT {name} AS ..."
                 )
-        time, strategy = _time(df, node, self._watermark, self._processing_time)
+        time, strategy = time_of_table(df, node, self._watermark, self._processing_time)
         source = _WINDOWS[function](df, time, watermark=strategy, **lengths, **self._options)._source
         rows = source.df
         if time is not None:
@@ -331,7 +345,10 @@ class _Planner:
         result = grouped.agg(*(calls or [F.count("*")]))  # agg() requires one
         bounds = [f"{_HIDDEN}batch_{name}" for name in WINDOW_COLUMNS] if windows else WINDOW
         named = [*windows, *node.keys, *keys[len(windows) + len(by) :], *bounds, *(node.calls or [_COUNT])]
-        return replace(found, df=_select_list(result.toDF(*named), node))
+        if source.late != "emit":
+            return replace(found, df=_select_list(result.toDF(*named), node))
+        result = _with_late(outputs_of(result).toDF(*named, SIDE_OUTPUT))
+        return replace(found, df=_select_list(result, node, [KEPT, _SIDE], quoted(KEPT)))
 
     def _ranked(self, node: Ranked) -> _Relation:
         from timerheap.spark._plan.flink_sql import Table
@@ -340,9 +357,11 @@ class _Planner:
             df, clock = self._table(node.source)
             names = _visible(clock.source.df)
             result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
-            work = FirstOfKey(names, RANK)
-            ranked = self._processed(work, df, node.keys, names, result, (clock,), time=clock.time)
-            return replace(ranked, df=ranked.df.toDF(*names, node.name))
+            work, late = FirstOfKey(names, RANK), clock.source.late
+            ranked = self._processed(
+                work, df, node.keys, names, result, (clock,), time=clock.time, late=late, emits=late == "emit"
+            )
+            return replace(ranked, df=ranked.df.toDF(*names, node.name, *ranked.df.columns[len(result) :]))
         found = self.relation(node.source)
         df = found.timed
         order = {f"{_ORDER}{at}": one for at, one in enumerate(node.order)}
@@ -496,9 +515,12 @@ class _Planner:
         df = plan.with_inputs(df)
         types = to_arrow_schema(StructType([df.schema[name] for name in plan.dtypes]))
         result = [*(df.schema[name] for name in names), *(one.field for one in plan.computed)]
-        work = OverRows(plan.work(), names, types, node.preceding, node.rows)
+        emits = clock.source.late == "emit"
+        work = OverRows(plan.work(), names, types, node.preceding, node.rows, emits)
         used = [*names, *plan.dtypes]
-        return self._processed(work, df, node.keys, used, result, (clock,), time=clock.time, late="process")
+        return self._processed(
+            work, df, node.keys, used, result, (clock,), time=clock.time, late="process", emits=emits
+        )
 
     def _processed(
         self,
@@ -514,8 +536,12 @@ class _Planner:
         local: LocalFirstRows | None = None,
         order: RowOrder = "event_time",
         late: Late = "drop",
+        emits: bool = False,
     ) -> _Relation:
-        """Return what a function makes of rows, once the watermark has passed their `time`."""
+        """Return what a function makes of rows, once the watermark has passed their `time`.
+
+        emits: whether late rows are part of the result, with the columns of the table
+        """
         if time == ENDS and (ended or not df.isStreaming):
             df = df.drop(*_MARKS).withColumn(ENDS, F.lit(0).cast("bigint"))
         by = list(keys) or [_NO_KEY]
@@ -524,6 +550,7 @@ class _Planner:
         df = df.select(*map(quoted, [*used, *(name for name in df.columns if name in (*_MARKS, INPUT))]))
         rows = [df.schema[name] for name in used]
         sources = [clock.source for clock in clocks]
+        late_columns = _visible(sources[0].df) if emits else []
         strategies = tuple(source.strategy for source in sources)
         query = Query(
             work=work,
@@ -539,8 +566,11 @@ class _Planner:
             key_names=[name for name in keys if not name.startswith(_HIDDEN)],
             reduce=local,
             late=late,
+            late_row=StructType([df.schema[name] for name in late_columns]) if emits else None,
+            late_columns=tuple(late_columns),
         )
-        return _Relation(build(query, df, each_batch=ended), clocks, ended=True)
+        result_df = build(query, df, each_batch=ended)
+        return _Relation(_with_late(result_df) if emits else result_df, clocks, ended=True)
 
 
 _IN_EACH_BATCH: dict[str, Any] = {
@@ -569,11 +599,32 @@ def _select_list(
     return _select(result, node.columns, [*others, *WINDOW], of_side, node.bounds)
 
 
+def _with_late(result: DataFrame) -> DataFrame:
+    """Return results with the late rows beside them, which are not kept."""
+    outputs = outputs_of(result).withColumnRenamed(SIDE_OUTPUT, _SIDE)
+    return outputs.withColumn(KEPT, quoted(_SIDE).isNull())
+
+
+def _expect_rows_of_table(node: Node) -> None:
+    """Raise unless the late rows of a query are those of one table, and its operator the only one."""
+    from timerheap.spark._plan.flink_sql import Aggregated, Over, Ranked, Selected, Table, Windowing
+
+    while isinstance(node, Selected):
+        node = node.source
+    of_windows = isinstance(node, Aggregated) and isinstance(node.source, Windowing) and not node.sets[1:]
+    of_table = isinstance(node, Ranked) and isinstance(node.source, Table)
+    if not (of_windows or of_table or isinstance(node, Over)):
+        raise ValueError(
+            'late must be "drop" for a query that joins, ranks or aggregates results, has grouping sets, or '
+            'selects rows of windows, got "emit"; make a view of the inner query with late="emit", query it'
+        )
+
+
 def _where(found: _Relation, condition: str | None) -> _Relation:
     """Return the rows that meet a condition; the others advance the watermark until windows have ended."""
     if condition is None:
         return found
-    if found.ended or not found.df.isStreaming:
+    if KEPT not in found.df.columns or not (found.ended or found.df.isStreaming):
         return replace(found, df=found.df.where(F.expr(condition)))
     kept = F.coalesce(kept_only(found.df, F.expr(condition)), F.lit(False))
     return replace(found, df=found.df.withColumn(KEPT, kept))
@@ -622,64 +673,6 @@ def _filled(both: DataFrame) -> dict[str, Column]:
     if AHEAD in both.columns:
         filled[AHEAD] = F.coalesce(quoted(AHEAD), F.lit(False))
     return filled
-
-
-class _Behind(WatermarkGenerator):
-    """Emits the largest time minus a delay, as Flink's SQL does; strategies emit 1 ms less."""
-
-    def __init__(self, delay: int) -> None:
-        self._delay = delay
-
-    def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
-        return max(max_timestamp, MIN_WATERMARK + self._delay) - self._delay
-
-
-def _behind(delay: int) -> WatermarkStrategy:
-    return WatermarkStrategy.for_generator(partial(_Behind, delay))._with("_delay", delay - 1)
-
-
-def _time(
-    df: DataFrame, wanted: Windowing | Table | Over, watermark: object, processing_time: str | None
-) -> tuple[str | None, object]:
-    """Return the event-time column, None for processing time, and the watermark strategy."""
-    from timerheap.spark._plan.flink_clauses import PROCTIME
-
-    table, time = ".".join(wanted.table), wanted.time
-    strategy = watermark.get(table) if isinstance(watermark, Mapping) else watermark
-    if time in (processing_time, PROCTIME):
-        if not df.isStreaming:
-            raise ValueError(
-                f"query: {time} is processing time, which table {table}, a batch, does not have; pass a "
-                "stream, or name an event-time column"
-            )
-        return None, None if time == PROCTIME else strategy
-    if time not in df.columns:
-        if processing_time is None and strategy is None and df.isStreaming:
-            return None, None
-        raise ValueError(
-            f"query: the time must be a column of table {table}, got {time}; the columns are {df.columns}. "
-            f"For processing time pass a stream, no watermark for the table, and processing_time={time!r}"
-        )
-    if isinstance(strategy, str):  # "ts - INTERVAL '5' SECOND", perhaps after WATERMARK FOR ts AS
-        name = f"`?{re.escape(time)}`?"
-        strategy = re.sub(rf"(?is)(watermark\s+for\s+{name}\s+as\s+)?{name}\s*(-|$)", "", strategy, count=1)
-        strategy = strategy.strip() or timedelta()
-    made = strategy_of("watermark", strategy)
-    if made is not strategy:
-        strategy = _behind(made._delay)
-    if strategy is None and df.schema[time].metadata.get(WINDOW_BOUND) == WINDOW_COLUMNS[2]:
-        strategy = _behind(0)  # since all results of one window time arrive together
-    if strategy is None:
-        delay = spark_delay(df, time)
-        if delay is None and df.isStreaming:
-            given = f"one for {list(watermark)}" if isinstance(watermark, Mapping) else "None"
-            raise TypeError(
-                f"watermark must be a WatermarkStrategy for the streaming table {table}, got {given}; pass "
-                "one such as WatermarkStrategy.for_bounded_out_of_orderness(5_000), or "
-                f"\"{time} - INTERVAL '5' SECOND\", like Flink's WATERMARK FOR"
-            )
-        strategy = _behind(delay or 0)
-    return time, strategy
 
 
 def _is_time(column: str, node: Node) -> bool:

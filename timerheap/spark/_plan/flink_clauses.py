@@ -11,6 +11,7 @@ from itertools import chain, combinations, product
 from sqlglot import exp
 
 from timerheap.spark._plan.flink_text import expect_only, refuse, text_of, written
+from timerheap.spark._plan.flink_watermarks import PROCTIME
 from timerheap.spark._query import computed_name
 from timerheap.spark._worker.window_runner import GROUPING_SET
 
@@ -29,9 +30,6 @@ def name_of(node: exp.Expr, clause: str) -> str:
     if not isinstance(node, exp.Column) or node.table:
         refuse(f"{clause} {written(node)}", "use columns of the table; make a view that has it as a column")
     return node.name
-
-
-PROCTIME = "PROCTIME()"
 
 
 def time_of(node: exp.Expr, clause: str) -> str:

@@ -31,8 +31,8 @@ _PASSING_ON_CONNECT = {
     "ToDF",
 }
 _WANTED = (
-    "df must be what process(), process_connected(), window_operator() or a window returned, perhaps after "
-    "where(), select(), withColumn() or alias()"
+    "df must be what process(), process_connected(), window_operator(), sql() or a window returned, perhaps "
+    "after where(), select(), withColumn() or alias()"
 )
 
 
@@ -189,7 +189,7 @@ def late_rows(df: DataFrame) -> DataFrame:
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        The result of `process`, `process_connected`, `window_operator`, `tumble` and so on, or of
+        The result of `process`, `process_connected`, `window_operator`, `tumble` and so on, `sql`, or
         `with_side_outputs`, also after ``where()``, ``select()``, ``withColumn()`` or ``alias()``.
 
     Returns

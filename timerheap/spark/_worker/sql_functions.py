@@ -6,13 +6,15 @@ Rows of windows wait in the row buffer until their window ends, with that as the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTimers
+from timerheap.output_tag import OutputTag
 from timerheap.spark._exchange.slicing import WINDOW, Ranking, changes
-from timerheap.spark._query import WindowWork
+from timerheap.spark._query import LATE_BY, LATE_ROWS, WindowWork
 from timerheap.spark._slices import input_column
 from timerheap.spark._worker.window_runner import result_column
 from timerheap.spark._worker.wrapped_runners import SIDES
@@ -124,6 +126,7 @@ class GroupedSides(BatchProcessFunction):
 
 
 _AT_ONCE = 1 << 22  # rows of frames
+_LATE = OutputTag(LATE_ROWS, Types.ROW_NAMED([LATE_BY], [Types.LONG()]))  # only its id matters
 
 
 class OverRows(BatchProcessFunction):
@@ -145,24 +148,30 @@ class OverRows(BatchProcessFunction):
         The columns that the aggregates read.
     preceding, rows : int or None
         The ms, or the number of rows, before a row that are in its frame.
+    emits_late : bool
+        Whether late rows are emitted. They are late by how far they are behind the last row of their key.
     """
 
     _takes_all = True
 
     def __init__(
-        self, work: WindowWork, columns: list[str], types: pa.Schema, preceding: int | None, rows: int | None
+        self,
+        work: WindowWork,
+        columns: list[str],
+        types: pa.Schema,
+        preceding: int | None,
+        rows: int | None,
+        emits_late: bool,
     ) -> None:
         self._work, self._columns = work, columns
-        self._preceding, self._rows = preceding, rows
+        self._preceding, self._rows, self._emits_late = preceding, rows, emits_late
         self._type = pa.struct([pa.field("time", pa.int64()), *types])
 
     def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
         self._past = runtime_context.get_state(ValueStateDescriptor("rows", pa.list_(self._type)))
         self._late = runtime_context.get_metrics_group().counter("num_late_records_dropped")
 
-    def process_batch(
-        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
-    ) -> Iterator[pa.RecordBatch]:
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context) -> Iterator[Any]:
         """Aggregate the frame of each row, in the order of time and content."""
         assert ctx.timestamps is not None
         keys, numbers = np.unique(ctx.ids, return_inverse=True)
@@ -172,7 +181,12 @@ class OverRows(BatchProcessFunction):
         last = np.full(len(keys), MIN_WATERMARK)
         last[lengths > 0] = held.field("time").to_numpy()[np.cumsum(lengths)[lengths > 0] - 1]
         in_time = ctx.timestamps > last[numbers]
-        self._late.inc(int(np.count_nonzero(~in_time)))
+        if not self._emits_late:
+            self._late.inc(int(np.count_nonzero(~in_time)))
+        elif not in_time.all():
+            late = batch.select(self._columns).filter(pa.array(~in_time))
+            late_by = (last[numbers] - ctx.timestamps)[~in_time] + 1
+            yield _LATE, late.append_column(LATE_BY, pa.array(late_by))
         if not in_time.any():
             return
         batch = batch.filter(pa.array(in_time))

@@ -181,7 +181,8 @@ def test_rows_too_far_ahead_are_kept_and_do_not_advance_the_watermark(
     df = streams.read_stream(spark, tmp_path / "input")
     df = streams.with_late(echoed(df, order="arrival", watermark=guarded, late="emit"))
     progress = streams.run(df, tmp_path)
-    assert [batch.observedMetrics["timerheap_ahead"].rows for batch in progress] == [1, 0]
+    counted = [batch.observedMetrics["timerheap"].metrics["ahead_rows"] for batch in progress]
+    assert counted == [1, 0]
     found = streams.sink(spark, tmp_path)
     assert [row[:3] for row in found if row[0] is not None] == [
         ("row", "a", 1_000),
@@ -190,6 +191,9 @@ def test_rows_too_far_ahead_are_kept_and_do_not_advance_the_watermark(
         ("timer", "a", 1_000),
     ]
     assert [row[-2] for row in found if row[0] is None] == [1_000 - DELAY - 900]
+    batch = spark.read.parquet(str(tmp_path / "input"))
+    one, two = (echoed(batch.where(f"k = '{key}'"), watermark=guarded) for key in "ab")
+    assert one.unionAll(two).where("kind = 'row'").count() == 4, "two operators have one limit each"
 
 
 def test_a_row_of_the_year_9999_drops_no_other_and_is_logged(

@@ -104,6 +104,7 @@ def test_the_progress_of_each_micro_batch_has_the_metrics(spark: SparkSession, t
         "late_rows": 0,
         "dropped_rows": 0,
         "null_time_rows": 0,
+        "ahead_rows": 0,
         "out_of_order_rows": 0,
         "keys": third["keys"],
         "groups": third["max_parallelism"],
@@ -335,7 +336,7 @@ def test_numbers_of_groups_are_combined_and_start_anew() -> None:
 def test_metrics_of_a_function_that_the_driver_does_not_know_raise() -> None:
     runner = Mock(metrics=Metrics())
     others = (Mock() for _ in range(3))
-    batch = FunctionPartition(Mock(has_metrics=False), Placement(1, 4), runner, *others, None, Mock())
+    batch = FunctionPartition(Mock(has_metrics=False), Placement(1, 4), runner, *others, None, Mock(), None)
     with pytest.raises(RuntimeError, match=r"get_metrics_group\(\) must be called in open\(\), also on the"):
         next(batch._frames(Mock()))
 

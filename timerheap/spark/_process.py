@@ -94,7 +94,7 @@ def process(
         or for each channel. ``with_idleness`` ignores a channel that has had no rows for a while, and
         ``with_wall_clock`` lets it follow the clock; both imply `processing_time` on a stream.
         ``with_max_ahead`` keeps rows too far ahead of the micro-batch's time from advancing the watermark;
-        the observed metric ``timerheap_ahead`` in the query's progress counts them. By default rows more than
+        the metric ``ahead_rows`` counts them. By default rows more than
         a day ahead do not advance it, and the driver logs them.
     order : {"event_time", "arrival"}, optional
         "event_time", the default with `event_time`: a row reaches the function once the watermark has passed

@@ -14,6 +14,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import starmap
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -252,10 +253,12 @@ class Packer:
             if not batch.num_rows:
                 continue
             if self.times and batch.column(self.event_time).null_count:
-                seen.append(self._untimed(batch))
+                seen.append(counted("null_time_rows", self._untimed(batch)))
                 batch = batch.filter(batch.column(self.event_time).is_valid())
             seen.append(self._observe(batch))
             names = batch.schema.names
+            if AHEAD in names and (ahead := batch.column(AHEAD).true_count):
+                seen.append(counted("ahead_rows", ahead))
             if KEPT in names:
                 batch = batch.filter(batch.column(KEPT))
             if batch.num_rows:
@@ -274,11 +277,11 @@ class Packer:
             everywhere = np.arange(placement.used)
             yield packed_copies(everywhere, OBSERVATION, merged(seen))
 
-    def _untimed(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return the number of rows without an event time as a table of `OBSERVED`, unless it is an error."""
+    def _untimed(self, batch: pa.RecordBatch) -> int:
+        """Return the number of rows without an event time, of which there are some, unless it is an error."""
         none = batch.column(self.event_time).is_null()
         if self.null_time == "drop":
-            return untimed(none.true_count)
+            return int(none.true_count)
         first = none.index(True).as_py()
         time = self.times[batch.column(INPUT)[first].as_py() if INPUT in batch.schema.names else 0]
         name = shown_name(time.column)
@@ -427,10 +430,11 @@ null if every row was too far ahead of the clock.
 
 If a channel has times of a day or more before max_timestamp, there is another row with the largest of them,
 whose input is increased by `EARLIER`. It counts where max_timestamp is too far ahead: a task knows no clock.
-A last row, with the input `UNTIMED`, has the number of rows that were dropped since their event time is null.
+A last row for each metric in `COUNTED`, with its number as the input, has the number of such rows, if any.
 """
 
-UNTIMED = 4
+COUNTED = {"null_time_rows": 4, "ahead_rows": 6}  # even, as numbers of a first input
+_FIRST_COUNTED = min(COUNTED.values())
 
 _NONE = np.iinfo(np.int64).min
 _NO_TIMES = np.empty(0, np.int64)
@@ -489,9 +493,9 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
     every = pa.concat_tables([OBSERVED.empty_table(), *tables])
     if every.num_rows <= 1:
         return every.combine_chunks()
-    if dropped := untimed_rows(every):
-        timed = merged([every.filter(pc.less(every.column("input"), UNTIMED))])
-        return pa.concat_tables([timed, untimed(dropped)]).combine_chunks()
+    if extra := {name: n for name, n in counts_of(every).items() if n}:
+        rest = merged([every.filter(pc.less(every.column("input"), _FIRST_COUNTED))])
+        return pa.concat_tables([rest, *starmap(counted, extra.items())]).combine_chunks()
     names, codes = _encoded(every.column("channel").combine_chunks())
     order = _UNSORTED if len(names) == 1 else pc.array_sort_indices(names).to_numpy()  # null is last
     ranks = np.empty(len(names), np.int64)
@@ -507,15 +511,17 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
     return _table(names, by_name, newest, counts, _earlier(newest, codes[known], times[known]))
 
 
-def untimed(n: int) -> pa.Table:
-    """Return a table of `OBSERVED` for rows without an event time."""
-    return pa.table([[UNTIMED], [None], [None], [n]], schema=OBSERVED)
+def counted(name: str, n: int) -> pa.Table:
+    """Return a table of `OBSERVED` for a metric in `COUNTED`."""
+    return pa.table([[COUNTED[name]], [None], [None], [n]], schema=OBSERVED)
 
 
-def untimed_rows(observed: pa.Table) -> int:
-    """Return the number of rows that were dropped since their event time is null."""
-    inputs = observed.column("input").to_numpy()
-    return int(observed.column("count").to_numpy()[inputs == UNTIMED].sum()) if UNTIMED in inputs else 0
+def counts_of(observed: pa.Table) -> dict[str, int]:
+    """Return the numbers in a table for the metrics in `COUNTED`."""
+    inputs, counts = (observed.column(name).to_numpy() for name in ("input", "count"))
+    if inputs.max(initial=0) < _FIRST_COUNTED:
+        return dict.fromkeys(COUNTED, 0)
+    return {name: int(counts[inputs == number].sum()) for name, number in COUNTED.items()}
 
 
 def _encoded(channels: pa.Array) -> tuple[pa.Array, np.ndarray]:

@@ -42,7 +42,6 @@ from timerheap.state_ttl import StateTtlConfig
 from timerheap.watermarks import WatermarkStrategy
 from timerheap.watermarks.strategy import NO_LIMIT
 
-_AHEAD_METRIC = "timerheap_ahead"
 _HASHED_WHEN_PACKED = (StringType, BinaryType, ByteType, ShortType, IntegerType, LongType)
 NULL_MARK = 0x6E756C6C << 32  # counts up for each key column; unlikely to be a value of a key
 
@@ -82,13 +81,11 @@ def marked(input: Input, *others: Input) -> DataFrame:
 
 
 def hashed(df: DataFrame, key: list[str]) -> DataFrame:
-    """Return marked rows with the hash of their key if Spark has to compute it; counts rows too far ahead."""
+    """Return marked rows with the hash of their key if Spark has to compute it."""
     types = [named_column(df, "key", name) for name in key]
     rows = df
     if not hashed_when_packed(types):
         rows = df.withColumn(HASH, kept_only(df, _key_hash(key)))
-    if AHEAD in rows.columns:
-        rows = rows.observe(_AHEAD_METRIC, F.count_if(AHEAD).alias("rows"))
     return rows
 
 

@@ -179,6 +179,8 @@ class Progress:
         Those of them that were neither processed nor part of the result.
     null_time_rows : int
         With ``null_time="drop"``, the rows that were dropped since their event time is null.
+    ahead_rows : int
+        With ``with_max_ahead``, the rows that were too far ahead of the clock to advance the watermark.
     out_of_order_rows : int
         With ``order="arrival"``, the rows that were processed ahead of a timer that was due before them.
     keys : int
@@ -213,6 +215,7 @@ class Progress:
     late_rows: int
     dropped_rows: int
     null_time_rows: int
+    ahead_rows: int
     out_of_order_rows: int
     keys: int
     buffered_rows: int

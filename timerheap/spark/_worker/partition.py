@@ -15,7 +15,7 @@ import pyarrow as pa
 from timerheap.functions import BatchProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._exchange.frames import Part, by_key_group, merged, untimed_rows
+from timerheap.spark._exchange.frames import Part, by_key_group, counts_of, merged
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup, restore
@@ -57,6 +57,7 @@ TASK_METRICS = (
     Metric("late_rows", "sum"),
     Metric("dropped_rows", "sum"),
     Metric("null_time_rows", "max"),
+    Metric("ahead_rows", "max"),
     Metric("out_of_order_rows", "sum"),
     Metric("keys", "sum", of_all=True),
     Metric("buffered_rows", "sum", of_all=True),
@@ -366,8 +367,7 @@ class FunctionPartition(Partition):
         Many results are sent before the next group runs, so that Spark writes them meanwhile.
         """
         self._is_first_task = partition == 0
-        untimed = untimed_rows(observed) if self._query.null_time == "drop" else 0
-        self._metrics.add(null_time_rows=untimed)
+        self._metrics.add(**counts_of(observed))
         by_group = by_key_group(parts)
         key_groups = self._placement.key_groups(partition)
         self._store.ask_for_manifests(map(label_of, key_groups))

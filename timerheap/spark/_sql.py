@@ -408,7 +408,10 @@ class _Planner:
         ended = len(clocks) == 1 and all(side.ended for side in sides)
         streaming = sides[0].df.isStreaming
         if streaming != sides[1].df.isStreaming:
-            raise ValueError("query: a JOIN must be of two streams or of two batches, got one of each")
+            raise ValueError(
+                "query: a JOIN must be of two streams or of two batches, got one of each; read both tables "
+                "as streams, or join the result with the batch in Spark"
+            )
         if streaming and not ended and (len(clocks) > 2 or any(clock.time is None for clock in clocks)):
             raise ValueError(
                 "query: a window join of more than two streams, or of processing time, is not supported; "

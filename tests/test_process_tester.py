@@ -378,3 +378,20 @@ def test_rows_of_one_time_come_in_the_order_of_their_columns() -> None:
         test.push([rows[i] for i in np.random.default_rng(seed).permutation(20)])
         results.append(test.finish())
     assert results[0] == results[1] == rows
+
+
+class Stray(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.get_state(ValueStateDescriptor("n", Types.LONG()))
+
+
+class StrayInColumns(BatchProcessFunction):
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        ctx.get_runtime_context()
+
+
+@pytest.mark.parametrize("function", [Stray(), StrayInColumns()])
+def test_a_state_is_asked_for_in_open(function: Any) -> None:
+    message = r"must be called in open\(self, runtime_context\).*self.seen = runtime_context.get_state"
+    with pytest.raises(AttributeError, match=message):
+        ProcessTester(function, "k", "k string", "k string").push([("a",)])

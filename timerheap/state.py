@@ -228,7 +228,8 @@ class MapState(State):
     """A dict for each key (Flink's ``MapState``), iterated in insertion order.
 
     `put`, `put_all` and `remove` cost what they change, in memory and in the checkpoint, however large the
-    map is. All NaNs are one key.
+    map is. All NaNs are one key. As in PyFlink, ``state[key]`` is ``state.get(key)``: None for a key without
+    an entry, never a KeyError. `contains` tells an entry that is None from none.
     """
 
     @abstractmethod

@@ -29,6 +29,7 @@ from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.spark._worker.states import (
     BatchGroupRuntimeContext,
     GroupExpiryClock,
+    WithoutStates,
     endless,
     no_processing_time,
 )
@@ -437,7 +438,7 @@ class _CurrentKey:
         self._id = id_
 
 
-class _Context(BatchProcessFunction.Context):
+class _Context(WithoutStates, BatchProcessFunction.Context):
     def __init__(self, keys: _CurrentKey) -> None:
         self.ids = np.empty(0, np.int64)
         self.timestamps: np.ndarray | None = None

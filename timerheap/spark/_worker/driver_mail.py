@@ -358,7 +358,9 @@ _COMPILED = "timerheap/_native/"  # the sources of the compiled module, which ar
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Raise an error of a function again, with what it was called for first and the user's frames alone.
+    """Raise an error of a function again: its message, what it was called for, and the user's frames alone.
+
+    Spark surrounds the text with frames and plans of its own, so that the message comes first and last in it.
 
     An error without a frame or a note of a user's function is not changed.
     """
@@ -373,7 +375,8 @@ def reported() -> Iterator[None]:
         if not where and not found.stack:
             raise
         where = where or [f"in {found.stack[0].name}"]
-        raise RuntimeError("\n".join([*where, "".join(found.format()).rstrip()])) from None
+        message = "".join(found.format_exception_only()).rstrip()
+        raise RuntimeError("\n".join([message, *where, "".join(found.format()).rstrip()])) from None
 
 
 def _is_users(filename: str) -> bool:

@@ -27,7 +27,7 @@ from timerheap._states import (
     ValueHandle,
 )
 from timerheap._values import ArrowCodec, ArrowTypes, is_timed
-from timerheap.functions import BatchRuntimeContext, KeyedCoProcessFunction, TimerService
+from timerheap.functions import BatchRuntimeContext, KeyedCoProcessFunction, RuntimeContext, TimerService
 from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import narrow_column, wide
 from timerheap.spark._group.columns import changeable_row
@@ -66,7 +66,19 @@ def endless(function: object, key: object, timestamp: int, name: str | None, end
     )
 
 
-class RowFunctionContext(RowContext, KeyedCoProcessFunction.OnTimerContext):
+class WithoutStates:
+    """The context of a call, which says where states are if it is asked for one."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name == "get_runtime_context" or hasattr(RuntimeContext, name):
+            raise AttributeError(
+                f"{name} must be called in open(self, runtime_context), got a call of the context that other "
+                "methods receive; keep the handle, as in self.seen = runtime_context.get_state(...)"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class RowFunctionContext(WithoutStates, RowContext, KeyedCoProcessFunction.OnTimerContext):
     """One object for all calls, as in PyFlink; the loop sets it for each row and timer.
 
     send: receives the values of side outputs

@@ -18,7 +18,12 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_runner import RowRunner, row_source
-from timerheap.spark._worker.states import GroupExpiryClock, GroupRuntimeContext, RowFunctionContext
+from timerheap.spark._worker.states import (
+    GroupExpiryClock,
+    GroupRuntimeContext,
+    RowFunctionContext,
+    WithoutStates,
+)
 from timerheap.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -114,7 +119,7 @@ class _KeyedContext(RowFunctionContext, KeyedBroadcastProcessFunction.OnTimerCon
         return now
 
 
-class _BroadcastContext(KeyedBroadcastProcessFunction.Context):
+class _BroadcastContext(WithoutStates, KeyedBroadcastProcessFunction.Context):
     """What `process_broadcast_element` is handed."""
 
     def __init__(self, runner: BroadcastRunner, keyed: _KeyedContext) -> None:

@@ -17,6 +17,8 @@ from timerheap import (
     BatchProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    MapStateDescriptor,
+    StateTtlConfig,
     Types,
     ValueStateDescriptor,
 )
@@ -395,3 +397,41 @@ def test_a_state_is_asked_for_in_open(function: Any) -> None:
     message = r"must be called in open\(self, runtime_context\).*self.seen = runtime_context.get_state"
     with pytest.raises(AttributeError, match=message):
         ProcessTester(function, "k", "k string", "k string").push([("a",)])
+
+
+def nested(levels: int) -> str:
+    """A type of so many levels of arrays around an int."""
+    return "array<" * levels + "int" + ">" * levels
+
+
+class Deep(KeyedProcessFunction):
+    def __init__(self, levels: int) -> None:
+        self.levels = levels
+
+    def open(self, runtime_context: Any) -> None:
+        descriptor = MapStateDescriptor("deep", Types.LONG(), nested(self.levels))
+        descriptor.enable_time_to_live(StateTtlConfig.new_builder(1).build())
+        self.deep = runtime_context.get_map_state(descriptor)
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.deep.put(1, value.x)
+        yield value
+
+
+def test_a_column_or_state_that_is_nested_too_deeply_is_named() -> None:
+    def run(levels: int, state: int = 0) -> list[Row]:
+        schema = f"k string, x {nested(levels)}, at bigint"
+        with ProcessTester(Deep(state or levels), "k", schema, schema, "at", late="emit") as tester:
+            tester.push([("a", [], 5)])
+            found = tester.advance_watermark(10)
+            tester.push([("a", [], 5)])
+            tester.restore(tester.snapshot())
+            assert len(tester.late_rows()) == 1
+            return found
+
+    assert run(56) == [Row(k="a", x=[], at=5)]
+    message = "must be nested at most 56 levels deep .*, got 57 levels; flatten it"
+    with pytest.raises(ValueError, match=f"input_schema: column 'x' {message}"):
+        run(57)
+    with pytest.raises(ValueError, match=f"state 'deep'.* {message}"):
+        run(1, state=57)

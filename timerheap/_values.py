@@ -118,6 +118,21 @@ def is_timed(type_: pa.DataType) -> bool:
     return type_.num_fields == 2 and type_.field(1).name == "at" and not type_.field(1).nullable
 
 
+_LEVELS = 56  # of lists, maps and structs; Arrow reads 64, with those around a value
+
+
+def expect_shallow(type_: pa.DataType, what: str) -> None:
+    """Raise a ValueError that names `what` if a type has more levels than Arrow can read."""
+    levels, level = 0, [type_]
+    while level := [each.field(i).type for each in level for i in range(each.num_fields)]:
+        levels += 1
+    if levels > _LEVELS:
+        raise ValueError(
+            f"{what} must be nested at most {_LEVELS} levels deep (a map counts twice), got {levels} levels; "
+            "flatten it, or keep the inner part as a string of JSON"
+        )
+
+
 class ArrowTypes:
     """The types of state as Arrow types, with the checks of their values; every backend uses it.
 
@@ -132,6 +147,7 @@ class ArrowTypes:
     def resolve(self, type_info: object, argument: str) -> pa.DataType:
         """Return the Arrow type of a descriptor's type; see `timerheap.types.arrow_type`."""
         type_ = arrow_type(type_info, argument)
+        expect_shallow(type_, argument)
         for key in _key_types(type_):
             _expect_hashable(key, argument)
         return type_

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from timerheap._values import expect_shallow
 from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
 from timerheap.spark._group.key_group import BROADCAST_STATE
@@ -322,8 +323,11 @@ def arrow_schema(argument: str, type_: object) -> pa.Schema:
             f"{min(taken)!r}; rename the column"
         )
     try:
-        return to_arrow_schema(type_)
+        schema = to_arrow_schema(type_)
     except Exception as e:
         raise ValueError(
             f"{argument} must have column types that Arrow supports, got {type_.simpleString()}: {e}"
         ) from e
+    for field in schema:
+        expect_shallow(field.type, f"{argument}: column {field.name!r}")
+    return schema

@@ -121,6 +121,23 @@ def test_a_checkpoint_with_state_that_is_not_its_own_raises(
 
 
 @pytest.mark.spark
+def test_a_copy_is_read_as_long_as_the_original_exists_or_its_path_is_replaced(
+    spark: SparkSession, whole: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(whole / "checkpoint", tmp_path / "copy", ignore=shutil.ignore_patterns(".*.crc"))
+    assert read_checkpoint(spark, copy).state("n").count() == len(KEYS)
+    (whole / "checkpoint").rename(whole / "elsewhere")
+    try:
+        with pytest.raises(ValueError, match="checkpoint must be where its query has written it"):
+            read_checkpoint(spark, copy)
+        for metadata in (copy / "state" / "0" / "_metadata" / "v2").iterdir():
+            metadata.write_text(metadata.read_text().replace(f"{whole}/checkpoint", str(copy)))
+        assert read_checkpoint(spark, copy).state("n").count() == len(KEYS)
+    finally:
+        (whole / "elsewhere").rename(whole / "checkpoint")
+
+
+@pytest.mark.spark
 def test_a_checkpoint_of_spark_that_lacks_a_partition_raises(spark: SparkSession, tmp_path: Path) -> None:
     streams.write_batches(tmp_path / "in", random_batches(seed=1, batches=1), COMMANDS)
     df = streams.read_stream(spark, tmp_path / "in").withWatermark("at", "2 seconds")

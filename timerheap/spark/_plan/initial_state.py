@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import reduce
 from os import PathLike
 from typing import Any
@@ -377,7 +376,8 @@ def _clock(watermarks: DataFrame | int) -> bytes:
     """Return a clock in bytes, given a watermark or what `CheckpointState.watermarks` returns."""
     if isinstance(watermarks, int):
         return encode_clock(StoredClock(watermarks, None))
-    rows = watermarks.collect()
+    times = {"query_watermark", "watermark", "newest", "last_row"} & set(watermarks.columns)
+    rows = watermarks.withColumns({name: F.unix_millis(name) for name in times}).collect() if times else []
     missing = {"input", "query_watermark", "channel", "channel_column"} - set(watermarks.columns)
     if missing or not rows:
         raise ValueError(
@@ -388,8 +388,10 @@ def _clock(watermarks: DataFrame | int) -> bytes:
     inputs = []
     for side in ("left", "right") if any(row.input == "right" for row in rows) else ("df",):
         channels = [row for row in rows if row.input == side and row.aligned is not None]
-        times = [[_millis(row[name]) for row in channels] for name in ("watermark", "newest", "last_row")]
-        marks, newest, active_at = (np.array(each, np.int64) for each in times)
+        marks, newest, active_at = (
+            np.array([_millis(row[name]) for row in channels], np.int64)
+            for name in ("watermark", "newest", "last_row")
+        )
         aligned = [mark for mark, row in zip(marks.tolist(), channels, strict=True) if row.aligned]
         watermark = min(aligned, default=query_watermark) if side != "df" else query_watermark
         active = np.array([row.status == "active" for row in channels], bool)
@@ -402,8 +404,5 @@ def _clock(watermarks: DataFrame | int) -> bytes:
     return encode_clock(StoredClock(query_watermark, None, inputs))
 
 
-def _millis(time: datetime | None) -> int:
-    """Return a time that Spark has collected, in the time zone of this process, as epoch ms."""
-    if time is None:
-        return MIN_WATERMARK
-    return round(time.astimezone(UTC).timestamp() * 1000)
+def _millis(time: int | None) -> int:
+    return MIN_WATERMARK if time is None else time

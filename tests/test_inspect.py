@@ -41,6 +41,9 @@ class Frame:
 
     limit = orderBy
 
+    def toDF(self, *names: str) -> Frame:
+        return Frame([dict(zip(names, row.values(), strict=True)) for row in self.rows])
+
 
 class State:
     """Stands for a CheckpointState, whose keys, channels and states have a name."""

@@ -11,6 +11,8 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f"Error: the command line needs {missing.name}; run pip install 'timerheap[inspect]'")
 
+from timerheap._inspect import printable
+
 
 @click.group()
 def main() -> None:
@@ -34,6 +36,8 @@ def inspect(checkpoint: str, operator: int | None, batch: int | None, picture: P
     """
     if picture is not None and picture.suffix != ".png":
         raise click.BadParameter(f"must end in .png, got {picture}", param_hint="--plot")
+    if picture is not None and not picture.absolute().parent.is_dir():
+        raise click.BadParameter(f"must be in a folder that exists, got {picture}", param_hint="--plot")
     try:
         from timerheap._inspect.command import inspect as run
 
@@ -41,8 +45,8 @@ def inspect(checkpoint: str, operator: int | None, batch: int | None, picture: P
     except ModuleNotFoundError as missing:
         message = f"this command needs {missing.name}; run pip install 'timerheap[inspect]'"
         raise click.ClickException(message) from missing
-    except ValueError as e:
-        raise click.ClickException(str(e)) from e
+    except (ValueError, OSError) as e:
+        raise click.ClickException(printable(str(e))) from e
 
 
 if __name__ == "__main__":

@@ -229,6 +229,46 @@ def test_inspect_says_what_is_wrong(
     assert "Error: batch_id must be from" in result.output
     result = inspected(monkeypatch, spark, work / "checkpoint", "--plot", "timers.svg")
     assert "must end in .png, got timers.svg" in result.output
+    result = inspected(monkeypatch, spark, work / "checkpoint", "--plot", tmp_path / "none" / "timers.png")
+    assert f"must be in a folder that exists, got {tmp_path}" in result.output.replace("\n", "")
+
+
+def test_inspect_escapes_what_an_error_quotes(
+    spark: SparkSession, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = inspected(monkeypatch, spark, tmp_path / "\x1b[2J")
+    assert result.exit_code == 1
+    assert "\x1b" not in result.output
+    assert "x1b[2J" in result.output
+
+    def hostile(*_: object) -> list[object]:
+        raise ValueError("operator_id must be one of 0: \x1b[2J\x9b2J")
+
+    monkeypatch.setattr("timerheap._inspect.command.find_operators", hostile)
+    result = inspected(monkeypatch, spark, work / "checkpoint", "--operator", 7)
+    assert "Error: operator_id must be one of 0: \\x1b[2J\\x9b2J" in result.output
+
+
+class WithTimers(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(10**13)
+
+
+def test_inspect_shows_keys_of_any_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.write_batches(tmp_path / "in", BATCHES[:1], SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "in").where("plane is not null")
+    df = df.select(df.plane.alias("a.b"), df.value.alias("KEY_GROUP"), df.plane.alias("`"), "at")
+    keys = ["`a.b`", "KEY_GROUP", "````"]
+    found = timerheap.spark.process(
+        df, [df[key] for key in keys], WithTimers(), "n int", event_time="at", watermark="1 second"
+    )
+    streams.run(found, tmp_path)
+    result = inspected(monkeypatch, spark, tmp_path / "checkpoint", "--plot", tmp_path / "timers.png")
+    assert result.exit_code == 0, result.output
+    assert "key: a.b, KEY_GROUP, `" in result.output
+    assert "2286-11-20 17:46:40 UTC" in result.output
 
 
 def test_a_running_query_is_read_between_its_micro_batches(

@@ -14,10 +14,13 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from timerheap._inspect import printable
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
+    from pyspark.sql import DataFrame
     from rich.console import Console
 
     from timerheap.spark import CheckpointState
@@ -40,7 +43,7 @@ def report(state: CheckpointState, console: Console) -> None:
     groups = _rows(state.groups().orderBy("key_group"))
     batch = Text(f"Checkpoint after micro-batch {state.batch_id}", "bold")
     batch.append(
-        f", operator {state.operator_id}, key: {_printable(', '.join(state.key)) or 'none'}", "not bold"
+        f", operator {state.operator_id}, key: {printable(', '.join(state.key)) or 'none'}", "not bold"
     )
     console.print(batch, soft_wrap=True)
     _watermarks(_rows(state.watermarks()), console)
@@ -54,6 +57,11 @@ def _rows(df: Any) -> list[dict[str, Any]]:
     """Return the rows by way of Arrow, so that times do not depend on the session's zone."""
     rows: list[dict[str, Any]] = df.toArrow().to_pylist()
     return rows
+
+
+def _numbered(df: DataFrame) -> DataFrame:
+    """Return a DataFrame whose columns are c0, c1 ...: Spark cannot find all names that keys may have."""
+    return df.toDF(*(f"c{number}" for number in range(len(df.columns))))
 
 
 def _watermarks(channels: list[dict[str, Any]], console: Console) -> None:
@@ -88,7 +96,7 @@ def _name(channel: dict[str, Any]) -> str:
     whose = "" if channel["input"] == "df" else f" of input {channel['input']}"
     if channel["channel"] is None:
         return f"the rows{whose}" if channel["newest"] else f"input {channel['input']}, which has no rows yet"
-    return _printable(f"{channel['channel_column'] or 'channel'} {channel['channel']}{whose}")
+    return printable(f"{channel['channel_column'] or 'channel'} {channel['channel']}{whose}")
 
 
 def _groups(groups: list[dict[str, Any]], console: Console) -> None:
@@ -121,10 +129,10 @@ def _states(groups: list[dict[str, Any]], console: Console) -> None:
 
 
 def _next_timers(state: CheckpointState, console: Console) -> None:
-    timers = state.timers()
+    timers = _numbered(state.timers())
     keys = timers.columns[: len(state.key)]
-    first = timers.orderBy(timers.columns[len(state.key) + 1], *keys).limit(_NEXT)
-    table = _table("Next timers", *map(_shown, keys), "fires at", "time domain", "name")
+    first = timers.orderBy(timers.columns[len(keys) + 1], *keys).limit(_NEXT)
+    table = _table("Next timers", *map(_shown, state.key), "fires at", "time domain", "name")
     for row in _rows(first):
         *key, timestamp, _, domain, name, _ = row.values()
         at = _time(timestamp) or "beyond the year 9999"
@@ -144,11 +152,7 @@ def _table(title: str | Text, *heads: str | Text) -> Table:
 
 def _shown(data: str) -> Text:
     """Return data to print unchanged: without markup, and without characters that command a terminal."""
-    return Text(_printable(data))
-
-
-def _printable(data: str) -> str:
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in data)
+    return Text(printable(data))
 
 
 def _print(table: Table, rows: int, console: Console) -> None:
@@ -198,7 +202,7 @@ def histogram(state: CheckpointState) -> pd.DataFrame:
     return: the columns key_group, time_domain, start and width (epoch ms and ms, missing for timers outside
         the years 1 to 9999), and timers
     """
-    timers = state.timers()
+    timers = _numbered(state.timers())
     group, domain, at = timers.columns[-1], timers.columns[-3], timers.columns[-4]
     when = F.when(timers[timers.columns[-5]].isNotNull(), timers[at])
     ends = timers.agg(F.min(when).alias("first"), F.max(when).alias("last")).first()

@@ -223,6 +223,22 @@ def test_the_window_of_a_rank_may_have_a_name() -> None:
     assert parsed(NAMED) == parsed(TOP)
 
 
+@pytest.mark.parametrize(
+    ("condition", "null_safe"),
+    [
+        ("L.k = R.k", False),
+        ("R.k IS NOT DISTINCT FROM L.k", True),
+        ("NOT (L.k IS DISTINCT FROM R.k)", True),
+        ("(L.k = R.k OR (R.k IS NULL AND L.k IS NULL))", True),
+        ("(L.k = R.k OR (R.k IS NULL AND L.v IS NULL))", None),
+        ("(L.k = R.k OR L.k IS NULL)", None),
+    ],
+)
+def test_equalities_of_a_join_are_keys(condition: str, null_safe: bool | None) -> None:
+    query: Any = parsed(JOIN.replace("L.k = R.k", condition))
+    assert query.source.keys == (() if null_safe is None else (("k", "k", null_safe),))
+
+
 MOST = (
     "SELECT A.k, A.n FROM (SELECT k, COUNT(*) AS n, window_start AS s, window_end AS e "
     f"{FROM} {GROUP}, k) AS A "

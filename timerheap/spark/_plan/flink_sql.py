@@ -598,6 +598,7 @@ def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Join
     """Return a window join."""
     if bare := [one for one in conditions if "" in _sides(one)]:
         refuse(f"the condition {written(bare[0])} of a JOIN", "write the name of a table before each column")
+    conditions = [_null_safe(one) for one in conditions]
     rest = sorted((one for one in conditions if _pair(one) is None), key=lambda one: len(_sides(one)))
     filters = [[_without_side(one) for one in rest if _sides(one) == {side}] for side in SIDES]
     keys: list[tuple[str, str, bool]] = []
@@ -686,6 +687,20 @@ def _windows_of(node: Node) -> Windowing | None:
     while not isinstance(node, (Windowing, Table, Over)):
         node = node.left if isinstance(node, Joined) else node.source
     return node if isinstance(node, Windowing) else None
+
+
+def _null_safe(condition: exp.Expr) -> exp.Expr:
+    """Return ``x IS NOT DISTINCT FROM y`` for other conditions that say the same."""
+    if isinstance(condition, exp.Not) and isinstance(differ := condition.this.unnest(), exp.NullSafeNEQ):
+        return exp.NullSafeEQ(this=differ.this, expression=differ.expression)
+    parts = list(condition.flatten()) if isinstance(condition, exp.Or) else []
+    equal = [one for one in parts if isinstance(one, exp.EQ)]
+    nulls = [one for other in parts if isinstance(other, exp.And) for one in other.flatten()]
+    if len(parts) == 2 and len(equal) == 1 and all(isinstance(one, exp.Is) for one in nulls):
+        x, y = equal[0].left, equal[0].right
+        if {one.sql() for one in nulls} == {exp.Is(this=one, expression=exp.Null()).sql() for one in (x, y)}:
+            return exp.NullSafeEQ(this=x, expression=y)
+    return condition
 
 
 def _pair(condition: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:

@@ -290,7 +290,7 @@ class Packer:
         raise ValueError(
             f"{time.argument} must not be null, got {none.true_count} of {batch.num_rows} rows with null in "
             f"{where}; filter them out ({time.df}.where({column}.isNotNull()), or WHERE in sql()), fill in a "
-            'value, or pass null_time="drop"'
+            'value, or pass null_time="drop", which sql() does not take'
         )
 
     def _observe(self, batch: pa.RecordBatch) -> pa.Table:

@@ -11,8 +11,8 @@ from itertools import chain, combinations, product
 from sqlglot import exp
 
 from timerheap.spark._plan.flink_text import expect_only, refuse, text_of, written
-from timerheap.spark._plan.flink_watermarks import PROCTIME
 from timerheap.spark._query import computed_name
+from timerheap.spark._worker.sql_functions import PROCTIME
 from timerheap.spark._worker.window_runner import GROUPING_SET
 
 BOUNDS = ("window_start", "window_end", "window_time")

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from timerheap.spark._plan.named_columns import spark_delay, strategy_of
+from timerheap.spark._worker.sql_functions import PROCTIME
 from timerheap.spark._worker.window_runner import WINDOW_BOUND, WINDOW_COLUMNS
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 
 if TYPE_CHECKING:
     from timerheap.spark._plan.flink_sql import Over, Table, Windowing
-
-PROCTIME = "PROCTIME()"
-"""Name of the processing time in each table."""
 
 
 class _Behind(WatermarkGenerator):

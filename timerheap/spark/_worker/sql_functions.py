@@ -32,6 +32,9 @@ from timerheap.types import Types
 GROUPED = ["rows of the left side", "rows of the right side"]
 """Names of the columns with the rows of a window and a key: lists of structs."""
 
+PROCTIME = "PROCTIME()"
+"""Name of the processing time in each table."""
+
 
 def _groups_of(rows: pa.RecordBatch, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return an order of rows in which those of a key and window are together, and where each group begins.

@@ -60,11 +60,15 @@ cdef class RowContext:
 
     def input_has_ended(self):
         """See `timerheap.KeyedProcessFunction.OnTimerContext`."""
-        if not self.ends or self.ids is None or self.next_row == len(self.ids):
+        if not self.ends or self.all_read():
             return self.ends
         if self.last is None:
             self.last = dict(zip(self.ids.tolist(), range(len(self.ids))))
         return self.last.get(self.current.get(), -1) < self.next_row
+
+    cdef bint all_read(self) except -1:
+        """Return whether the input has ended for all keys: it ends with these rows, and none of them is left."""
+        return self.ends and (self.ids is None or self.next_row == len(self.ids))
 
     cdef void begin_rows(self, cnp.ndarray ids, bint ends) noexcept:
         self.ids, self.ends, self.next_row, self.last = ids, ends, 0, None
@@ -255,7 +259,7 @@ cdef class RowLoop:
         After the last row there is no end to advance to.
         """
         cdef RowContext context = self.context
-        cdef bint ended = context.ends and (context.ids is None or context.next_row == len(context.ids))
+        cdef bint ended = context.all_read()
         if timestamp > self.latest and not ended:
             self.latest, self.again = timestamp, 0
         if not self.again:

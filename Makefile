@@ -13,7 +13,7 @@ built := *-cp$(subst .,,$(version))-*.whl
 
 # What the wheel is made of. Folders count too, so that it is built again when a file has gone.
 sources := $(wildcard setup.py pyproject.toml MANIFEST.in README.md LICENSE) \
-  $(shell find csrc timerheap -name __pycache__ -prune -o ! -name '*.so' ! -name _heap.c -print)
+  $(shell find csrc timerheap -name __pycache__ -prune -o ! -name '*.so' ! -name _core.c -print)
 
 # Nothing but what is installed, and the folder $(2), can be imported, here and in Spark's Python workers, which start in
 # this folder.
@@ -68,7 +68,7 @@ lint: $(venv)/lint/.installed ## ruff, mypy --strict, stubtest, clang-format, ja
 	$(venv)/lint/bin/ruff format --check
 	$(venv)/lint/bin/mypy
 	cd tests/typing && $(CURDIR)/$(venv)/lint/bin/mypy --strict --config-file= --cache-dir=/dev/null heaps.py
-	$(call installed,lint) -m mypy.stubtest timerheap._native._heap --ignore-disjoint-bases --mypy-config-file pyproject.toml --allowlist tests/typing/made_by_cython.txt
+	$(call installed,lint) -m mypy.stubtest timerheap._native._core --ignore-disjoint-bases --mypy-config-file pyproject.toml --allowlist tests/typing/made_by_cython.txt
 	$(venv)/lint/bin/clang-format --dry-run -Werror $(wildcard csrc/*.[ch] tests/c/*.[ch] tests/fuzz/*.c bench/*.c)
 	$(venv)/lint/bin/jactionlint --profile correctness
 
@@ -164,7 +164,7 @@ hooks: $(venv)/lint/.installed ## Run lint before every git commit
 	$(venv)/lint/bin/pre-commit install
 
 clean: ## Remove everything that make has made
-	rm -rf .venv-* dist build timerheap.egg-info timerheap/_native/_heap.c timerheap/_native/*.so \
+	rm -rf .venv-* dist build timerheap.egg-info timerheap/_native/_core.c timerheap/_native/*.so \
 	  .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks spark-warehouse out docs/reference/generated
 
 $(wheel): $(sources) | $(venv)/build/pyvenv.cfg

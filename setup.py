@@ -30,8 +30,8 @@ else:
         compile_args += ["-fsanitize-coverage=trace-pc,trace-cmp"]
 
 extension = Extension(
-    "timerheap._native._heap",
-    sources=["timerheap/_native/_heap.pyx", *sorted(glob("csrc/*.c"))],
+    "timerheap._native._core",
+    sources=["timerheap/_native/_core.pyx", *sorted(glob("csrc/*.c"))],
     depends=["timerheap/_native/_csrc.pxd", *glob("timerheap/_native/*.pxi"), *glob("csrc/*.h")],
     include_dirs=["csrc", numpy.get_include()],
     define_macros=[

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from timerheap._native._heap import (
+from timerheap._native._core import (
     FIXED,
     ArrayView,
     ColumnReader,

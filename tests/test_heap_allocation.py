@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._native._heap import (
+from timerheap._native._core import (
     FIXED,
     TEXT,
     ArrayView,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timerheap._native._heap import BITS, FIXED, FLOAT, TEXT, ArrayView
+from timerheap._native._core import BITS, FIXED, FLOAT, TEXT, ArrayView
 
 THREE = np.arange(3, dtype=np.int64)
 

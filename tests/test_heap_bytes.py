@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._native._heap import from_text, seal, to_text, unseal, xxh64
+from timerheap._native._core import from_text, seal, to_text, unseal, xxh64
 
 both = pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
 NUMBER = {TimerHeap: 1, KeyTimerHeap: 2}

@@ -16,7 +16,7 @@ from numpy.random import default_rng
 from row_loop_model import Codec, refuse
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._native._heap import (
+from timerheap._native._core import (
     FIXED,
     ArrayView,
     ColumnReader,

@@ -8,7 +8,7 @@ import frame_inputs
 import numpy as np
 import pytest
 
-from timerheap._native._heap import FIXED, FLOAT, NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
+from timerheap._native._core import FIXED, FLOAT, NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
 
 THREE = np.array([-1, 5, 9], np.int64)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timerheap._native._heap import BITS, FIXED, FLOAT, TEXT, ArrayView, SliceGroups
+from timerheap._native._core import BITS, FIXED, FLOAT, TEXT, ArrayView, SliceGroups
 
 ONE = np.zeros(1, np.int64)
 

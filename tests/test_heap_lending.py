@@ -12,7 +12,7 @@ from arena import Arena, Block
 from heap_model import INT64_MAX
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._native._heap import IdIndex
+from timerheap._native._core import IdIndex
 
 KINDS = {kind.__name__: kind for kind in (TimerHeap, KeyTimerHeap, IdIndex)}
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from timerheap._native._heap import IdIndex
+from timerheap._native._core import IdIndex
 
 # Few ids, so that calls often use the same ones; also 0, which the table treats specially, and the limits.
 ids = st.one_of(st.integers(-2, 20), st.sampled_from([INT64_MIN, INT64_MIN + 1, -(2**32), 2**32, INT64_MAX]))

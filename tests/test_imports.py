@@ -40,14 +40,15 @@ LAYERS = {
     "spark": [
         "_arrow",
         "_compat _sockets",
-        "_slices",
         "_group",
         "_query",
         "_exchange _settings _stateful_timers",
         "_worker",
         "_plan",
-        "_async_map _available_now _process _processors _windows",
-        "_sql _window_operator",
+        "_state",
+        "_async_map _available_now _process _processors",
+        "_windows",
+        "_sql",
         "__init__ daemon",
     ],
 }
@@ -68,7 +69,7 @@ CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(\S+)\s+c?import\s+([\w ,]+)|c?import
 def path_in_package(path: Path) -> list[str]:
     """The rooms on the way to a source, from the outermost."""
     *folders, name = path.relative_to(PACKAGE).parts
-    return [*folders, "_heap" if path.suffix in {".pxi", ".pxd"} else name.partition(".")[0]]
+    return [*folders, "_core" if path.suffix in {".pxi", ".pxd"} else name.partition(".")[0]]
 
 
 def rooms_of(path: Path) -> Iterator[tuple[str, str]]:
@@ -222,14 +223,14 @@ query = Query(
 )
 it = StreamingOperator(query, None)
 """
-PROCESSOR = "from timerheap.spark._worker.processor import ProcessorPartition as it"
+PROCESSOR = "from timerheap.spark._processors.processor_partition import ProcessorPartition as it"
 PACKER = "from timerheap.spark._exchange.frames import Packer; it = Packer('k', None, None)"
-WINDOWS = "from timerheap.spark._window_operator import _Windows as it"
+WINDOWS = "from timerheap.spark._windows.window_operator import _Windows as it"
 CALLS = "from timerheap.spark._async_map import Mapper as it"
 OF_THE_DRIVER = (
     "timerheap.spark._plan",
-    "timerheap.spark._process",
-    "timerheap.spark._sql",
+    "timerheap.spark._process.process",
+    "timerheap.spark._sql.planner",
     "sqlglot",
     "rich",
 )

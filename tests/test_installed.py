@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import timerheap
-from timerheap._native import _heap
+from timerheap._native import _core
 
 TREE = Path(__file__).resolve().parent.parent
 
@@ -22,7 +22,7 @@ def not_on_purpose() -> None:
         pytest.skip("PYTHONPATH names the source tree, so it is the tree that is wanted")
 
 
-@pytest.mark.parametrize("module", [timerheap, _heap], ids=["Python", "compiled"])
+@pytest.mark.parametrize("module", [timerheap, _core], ids=["Python", "compiled"])
 def test_the_package_is_imported_from_site_packages(module: object) -> None:
     site_packages = Path(sysconfig.get_path("platlib")).resolve()
     assert site_packages in Path(module.__file__).resolve().parents
@@ -31,7 +31,7 @@ def test_the_package_is_imported_from_site_packages(module: object) -> None:
 def test_the_wheel_carries_what_typed_users_need() -> None:
     package = Path(timerheap.__file__).parent
     assert (package / "py.typed").is_file()
-    assert (package / "_native" / "_heap.pyi").is_file()
+    assert (package / "_native" / "_core.pyi").is_file()
 
 
 def test_the_wheel_carries_no_source_of_the_compiled_module() -> None:

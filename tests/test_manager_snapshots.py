@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from managed_operator import Operator
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
-from timerheap._native._heap import seal
+from timerheap._native._core import seal
 from timerheap.flink import (
     InternalTimeServiceManager,
     KeyGroupRange,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from row_loop_model import Anything, Codec, Native, refuse
 
-from timerheap._native._heap import (
+from timerheap._native._core import (
     CurrentKey,
     RowCells,
     RowValue,

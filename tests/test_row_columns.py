@@ -10,7 +10,7 @@ import pytest
 from row_loop_model import READERS, WIDTHS, Named, records_of, source
 
 from timerheap import OutputTag, Types
-from timerheap._native._heap import (
+from timerheap._native._core import (
     BITS,
     FIXED,
     FLOAT,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from row_loop_model import refuse, replayed, taken, timers
 
-from timerheap._native._heap import (
+from timerheap._native._core import (
     CurrentKey,
     KeyNumbers,
     RowCells,

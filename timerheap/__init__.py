@@ -8,7 +8,7 @@ The heaps, and the vocabulary of functions that run on Spark (`timerheap.spark`)
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from timerheap._native._heap import KeyTimerHeap, TimerHeap
+from timerheap._native._core import KeyTimerHeap, TimerHeap
 from timerheap.broadcast import BroadcastState, KeyedBroadcastProcessFunction, ReadOnlyBroadcastState
 from timerheap.functions import (
     AggregateFunction,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap._native._heap import xxh64
+from timerheap._native._core import xxh64
 
 _U32 = 0xFFFFFFFF
 

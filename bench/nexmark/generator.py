@@ -2,9 +2,9 @@
 
 The formulas are those of the published generator (nexmark/nexmark on GitHub, itself from Apache Beam), with
 its default configuration. Its random numbers have no seed, so proportions, ranges and the shares of hot keys
-are what can be equal; `tests/spark/test_nexmark.py` compares them. Two settings are stated with the figures:
-10,000 events a second of event time, which is the configuration's default, while the published runs ask for
-10 million, so that few windows of theirs end; and events that are out of order, in groups of 1,000.
+are what can be equal; `tests/spark/sql/test_nexmark.py` compares them. Two settings are stated with the
+figures: 10,000 events a second of event time, which is the configuration's default, while the published runs
+ask for 10 million, so that few windows of theirs end; and events that are out of order, in groups of 1,000.
 
 Each event has a number: of 50, the first is a person, three are auctions and 46 are bids. An event's time and
 its keys depend on its number. All three kinds are rows of one table, since they have one watermark. The last

@@ -22,7 +22,7 @@ import place_inputs
 from arena import Arena
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._native._heap import IdIndex, seal, xxh64
+from timerheap._native._core import IdIndex, seal, xxh64
 
 REFUSALS = (TypeError, ValueError, OverflowError)
 KINDS = (TimerHeap, KeyTimerHeap)

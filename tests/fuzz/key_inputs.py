@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from memories import Arena
 
-from timerheap._native._heap import seal, unseal
+from timerheap._native._core import seal, unseal
 from timerheap.spark._group.chunks import KEYS, pieces, read_chunk, write_chunk
 from timerheap.spark._group.keys import KeyTable
 

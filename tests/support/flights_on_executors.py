@@ -16,11 +16,11 @@ import timerheap.spark
 
 
 def imported(batches):
-    import timerheap._native._heap
+    import timerheap._native._core
 
     for _ in batches:
         yield pa.record_batch(
-            [[os.getcwd()], [timerheap._native._heap.__file__]], names=["directory", "module"]
+            [[os.getcwd()], [timerheap._native._core.__file__]], names=["directory", "module"]
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from timerheap._native._heap import (
+from timerheap._native._core import (
     BITS,
     FIXED,
     FLOAT,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import xxh64
+from timerheap._native._core import xxh64
 from timerheap.spark._exchange.frames import AHEAD, CHANNEL, INPUT, KEPT, Broadcaster, Packer
-from timerheap.spark._exchange.slicing import LocalStage
-from timerheap.spark._slices import WindowSpec
+from timerheap.spark._windows.local_stage import LocalStage
+from timerheap.spark._windows.partial_columns import WindowSpec
 from timerheap.tvf import CountDistinct, Max, Sum, TumblingSliceAssigner
 
 ROWS = 500

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from timerheap._native._heap import PlaceNumbers, wave_order
+from timerheap._native._core import PlaceNumbers, wave_order
 
 MOST_CALLS = 4  # per input, for speed
 EXTREMES = (-1, -(2**63), 2**63 - 1, 2**32, 2**31)

@@ -1,4 +1,4 @@
-"""Record what Flink answers to Nexmark's queries on the events of tests/spark/test_nexmark.py.
+"""Record what Flink answers to Nexmark's queries on the events of tests/spark/sql/test_nexmark.py.
 
     PYTHONPATH=bench:examples:tests/support python tests/support/record_nexmark.py
 

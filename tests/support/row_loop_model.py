@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from timerheap import TimerHeap
-from timerheap._native._heap import (
+from timerheap._native._core import (
     BITS,
     FIXED,
     FLOAT,

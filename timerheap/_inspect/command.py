@@ -11,7 +11,7 @@ from rich.text import Text
 from timerheap._inspect.report import report
 from timerheap._local_spark import CORES, local_spark
 from timerheap.spark import read_checkpoint
-from timerheap.spark._plan.checkpoint_reader import find_operators
+from timerheap.spark._state.checkpoint_reader import find_operators
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from timerheap._arguments import int64
-from timerheap._native._heap import set_item
+from timerheap._native._core import set_item
 from timerheap._states import KeyedRuntimeContext, ValueTypes
 from timerheap._values import ArrowTypes, NamedRow, records
 from timerheap.flink.elements import StreamRecord, Watermark

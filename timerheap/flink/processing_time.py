@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Protocol
 
 from timerheap._arguments import int64, positive_int
-from timerheap._native._heap import TimerHeap
+from timerheap._native._core import TimerHeap
 from timerheap.timer import MAX_WATERMARK
 
 ProcessingTimeCallback = Callable[[int], object]

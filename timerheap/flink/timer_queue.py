@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from timerheap._native._heap import TimerHeap
+from timerheap._native._core import TimerHeap
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.hashing import java_hash_code

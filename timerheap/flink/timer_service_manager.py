@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from timerheap._arguments import int64, positive_int
-from timerheap._native._heap import seal, unseal
+from timerheap._native._core import seal, unseal
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue, all_or_none
 from timerheap.flink.internal_timer_service import InternalTimerService, KeyContext, Triggerable
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups

@@ -14,18 +14,28 @@ if TYPE_CHECKING:
     from timerheap._java import ensure_java
     from timerheap.spark._async_map import async_map
     from timerheap.spark._available_now import run_available_now, start
-    from timerheap.spark._plan.aggregates import aggregate
-    from timerheap.spark._plan.checkpoint_reader import CheckpointState, read_checkpoint
-    from timerheap.spark._plan.initial_state import InitialState
     from timerheap.spark._plan.outputs import late_rows, side_output, with_side_outputs
     from timerheap.spark._plan.progress import Progress, progress, with_name
-    from timerheap.spark._process import process, process_broadcast, process_connected
-    from timerheap.spark._processors import transform_with_state, transform_with_state_in_pandas
+    from timerheap.spark._process.process import process, process_broadcast, process_connected
+    from timerheap.spark._processors.transform_with_state import (
+        transform_with_state,
+        transform_with_state_in_pandas,
+    )
     from timerheap.spark._settings import settings
-    from timerheap.spark._sql import sql
+    from timerheap.spark._sql.planner import sql
+    from timerheap.spark._state.checkpoint_reader import CheckpointState, read_checkpoint
+    from timerheap.spark._state.initial_state import InitialState
     from timerheap.spark._stateful_timers import GroupTimers, ProcessorTimers
-    from timerheap.spark._window_operator import window_operator
-    from timerheap.spark._windows import GroupedWindows, Windows, cumulate, hop, session_window, tumble
+    from timerheap.spark._windows.spark_aggregates import aggregate
+    from timerheap.spark._windows.window_operator import window_operator
+    from timerheap.spark._windows.windows import (
+        GroupedWindows,
+        Windows,
+        cumulate,
+        hop,
+        session_window,
+        tumble,
+    )
 
 __all__ = [
     "CheckpointState",
@@ -64,18 +74,18 @@ _HOMES = {
     "spark._async_map": "async_map",
     "spark._available_now": "run_available_now start",
     "_java": "ensure_java",
-    "spark._plan.aggregates": "aggregate",
-    "spark._plan.checkpoint_reader": "CheckpointState read_checkpoint",
-    "spark._plan.initial_state": "InitialState",
+    "spark._windows.spark_aggregates": "aggregate",
+    "spark._state.checkpoint_reader": "CheckpointState read_checkpoint",
+    "spark._state.initial_state": "InitialState",
     "spark._plan.outputs": "late_rows side_output with_side_outputs",
     "spark._plan.progress": "Progress progress with_name",
-    "spark._process": "process process_broadcast process_connected",
-    "spark._processors": "transform_with_state transform_with_state_in_pandas",
+    "spark._process.process": "process process_broadcast process_connected",
+    "spark._processors.transform_with_state": "transform_with_state transform_with_state_in_pandas",
     "spark._settings": "settings",
-    "spark._sql": "sql",
+    "spark._sql.planner": "sql",
     "spark._stateful_timers": "GroupTimers ProcessorTimers",
-    "spark._window_operator": "window_operator",
-    "spark._windows": "GroupedWindows Windows cumulate hop session_window tumble",
+    "spark._windows.window_operator": "window_operator",
+    "spark._windows.windows": "GroupedWindows Windows cumulate hop session_window tumble",
 }
 
 

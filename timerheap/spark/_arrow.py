@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerheap._native._heap import BITS, FIXED, FLOAT, TEXT, ArrayView
+from timerheap._native._core import BITS, FIXED, FLOAT, TEXT, ArrayView
 from timerheap._values import is_timed
 
 FITS = (1 << 31) - 1

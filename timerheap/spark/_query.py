@@ -21,7 +21,7 @@ from timerheap.watermarks import WatermarkStrategy
 if TYPE_CHECKING:  # a worker that packs rows has no key groups
     from timerheap.spark._group.key_group import GroupLayout
     from timerheap.spark._group.row_buffer import RowOrder
-    from timerheap.spark._slices import WindowSpec
+    from timerheap.spark._windows.partial_columns import WindowSpec
 
 TIME = "__timerheap_time"
 """Name of the event-time column that is not the user's: of two inputs, or of a timestamp assigner."""
@@ -155,7 +155,7 @@ class Query:
         """Arrow schema of the rows that reach a key group: input rows, or the slices made of them."""
         schema = nullable_arrow_schema(self.rows)
         if isinstance(self.work, WindowWork) and self.work.pre_aggregated:
-            from timerheap.spark._slices import PartialColumns  # with timerheap.tvf
+            from timerheap.spark._windows.partial_columns import PartialColumns  # with timerheap.tvf
 
             _, *slices = PartialColumns(self.work.spec).schema  # whose ids each key group assigns itself
             return pa.schema([*(schema.field(name) for name in self.key), *slices])

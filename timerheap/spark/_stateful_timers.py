@@ -11,7 +11,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
 from pyspark.sql.types import BinaryType, StructType
 
-from timerheap._native._heap import KeyTimerHeap, TimerHeap, from_text, to_text
+from timerheap._native._core import KeyTimerHeap, TimerHeap, from_text, to_text
 from timerheap.timer import Timer, TimerBatch
 
 FIELD = "timers"

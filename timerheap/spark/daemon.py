@@ -35,8 +35,8 @@ MODULES = (
     "pyspark.sql.streaming.proto.StateMessage_pb2",
     "pyspark.worker",
     "timerheap.spark._worker.operator",
-    "timerheap.spark._worker.processor",
-    "timerheap.spark._worker.window_runner",
+    "timerheap.spark._processors.processor_partition",
+    "timerheap.spark._windows.window_runner",
 )
 """What workers import, of which each imports more."""
 

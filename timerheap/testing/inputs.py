@@ -32,11 +32,11 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import NULL_MARK
 from timerheap.spark._plan.named_columns import assigns_time, strategy_of
+from timerheap.spark._process.wrapped_runners import KEY, SIDES, Broadcasting, Tagged
 from timerheap.spark._query import TIME, NullTime, Query, computed_name, nullable_arrow_schema
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.spark._worker.output import column_of
 from timerheap.spark._worker.row_runner import AssignedTimes, row_source
-from timerheap.spark._worker.wrapped_runners import KEY, SIDES, Broadcasting, Tagged
 from timerheap.time import TimeDomain
 from timerheap.types import arrow_columns
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy

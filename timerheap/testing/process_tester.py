@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from timerheap._arguments import int64
-from timerheap._native._heap import row_order as time_order
+from timerheap._native._core import row_order as time_order
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import KeyedCoProcessFunction
 from timerheap.interval_join import IntervalJoin
@@ -36,11 +36,11 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.named_columns import assigns_time
 from timerheap.spark._plan.outputs import side_tags, with_side_column
+from timerheap.spark._process.wrapped_runners import Broadcasting, Tagged
 from timerheap.spark._query import LATE_ROWS, Query
 from timerheap.spark._worker.operator import runner_of
 from timerheap.spark._worker.output import SIDE_OUTPUT, ResultBuffer
 from timerheap.spark._worker.partition import Runner, run_key_group
-from timerheap.spark._worker.wrapped_runners import Broadcasting, Tagged
 from timerheap.testing.inputs import (
     Function,
     GroupContents,

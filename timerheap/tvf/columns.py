@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from timerheap._native._heap import SliceGroups
+from timerheap._native._core import SliceGroups
 
 _KINDS = {"i": "integers", "f": "numbers"}
 _FEW = 1000  # rows that are sorted at once

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timerheap._arguments import Length, int64, window_length
-from timerheap._native._heap import TimerHeap
+from timerheap._native._core import TimerHeap
 from timerheap.timer import MIN_WATERMARK, lateness
 from timerheap.tvf.aggregate import Aggregate
 from timerheap.tvf.columns import group_by

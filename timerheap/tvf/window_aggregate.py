@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timerheap._arguments import int64
-from timerheap._native._heap import TimerHeap
+from timerheap._native._core import TimerHeap
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness
 from timerheap.tvf.aggregate import Aggregate, Grid
 from timerheap.tvf.columns import group_by

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timerheap._arguments import int64
-from timerheap._native._heap import KeyTimerHeap
+from timerheap._native._core import KeyTimerHeap
 from timerheap.timer import MIN_WATERMARK
 
 

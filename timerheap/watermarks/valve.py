@@ -10,7 +10,7 @@ from datetime import timedelta
 import numpy as np
 
 from timerheap._arguments import int64
-from timerheap._native._heap import KeyTimerHeap
+from timerheap._native._core import KeyTimerHeap
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks.combine import checked_index
 from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus

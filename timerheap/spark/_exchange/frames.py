@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from timerheap._native._heap import NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
+from timerheap._native._core import NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
 from timerheap.spark._arrow import EARLIER, FITS, KeyedRows, is_flat, narrow_column, view_of
 from timerheap.spark._exchange.placement import Placement, labels_of
 from timerheap.spark._query import NullTime, Query, TimeColumn, nullable_arrow_schema, shown_name

@@ -47,7 +47,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from timerheap._native._heap import seal, unseal, xxh64
+from timerheap._native._core import seal, unseal, xxh64
 from timerheap.spark._arrow import size_of, widen
 from timerheap.spark._group.chunks import (
     CLOCK,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import seal, unseal
+from timerheap._native._core import seal, unseal
 from timerheap.spark._arrow import fitting, narrow
 from timerheap.spark._group.columns import Column
 

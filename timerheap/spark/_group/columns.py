@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from timerheap._moments import local_time, moment_of
-from timerheap._native._heap import ColumnReader, RowField, row_getter, set_item
+from timerheap._native._core import ColumnReader, RowField, row_getter, set_item
 from timerheap.spark._arrow import FITS, map_type, view_of, wide
 from timerheap.spark._group.memory import (
     PROCESS,

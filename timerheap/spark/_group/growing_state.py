@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
 
-from timerheap._native._heap import IdIndex
+from timerheap._native._core import IdIndex
 from timerheap._values import KeyCodec
 from timerheap.spark._arrow import wide, wide_rows, widen
 from timerheap.spark._group.columns import python_values

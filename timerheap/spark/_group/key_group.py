@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import xxh64
+from timerheap._native._core import xxh64
 from timerheap.spark._arrow import evolved_rows, has_time_to_live, misfit, renamed_fields, wide_rows, widen
 from timerheap.spark._group.checkpoint import (
     CheckpointedPart,
@@ -40,8 +40,8 @@ from timerheap.spark._group.timers import JournalledTimers, TimerNames
 from timerheap.timer import MIN_WATERMARK
 
 if TYPE_CHECKING:
-    from timerheap.spark._group.open_windows import StoredWindows, WindowsPart
-    from timerheap.spark._slices import WindowSpec
+    from timerheap.spark._windows.open_windows import StoredWindows, WindowsPart
+    from timerheap.spark._windows.partial_columns import WindowSpec
 
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
@@ -102,7 +102,7 @@ class KeyGroup:
         self.rows = RowBuffer(layout.rows, layout.order, memory, heads["rows"], layout.ties)
         self.slices: WindowsPart | None = None
         if windows is not None:
-            from timerheap.spark._group.open_windows import part_of  # with timerheap.tvf, for windows alone
+            from timerheap.spark._windows.open_windows import part_of  # with timerheap.tvf, for windows alone
 
             self.slices = part_of(windows)(windows, memory, heads["slices"])
         self.states: dict[str, UserState] = {
@@ -426,7 +426,7 @@ class StoredGroup(KeyGroup):
         """Return the part that a run of chunks belongs to."""
         if kind != SLICES:
             return super().part(kind, name, schema)
-        from timerheap.spark._group.open_windows import StoredWindows  # with timerheap.tvf
+        from timerheap.spark._windows.open_windows import StoredWindows  # with timerheap.tvf
 
         self.windows = StoredWindows(name, schema)
         return self.windows

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerheap._native._heap import IdIndex, secret_hashes
+from timerheap._native._core import IdIndex, secret_hashes
 from timerheap.spark._arrow import narrow, view_of, wide_rows
 from timerheap.spark._group.chunks import KEYS
 from timerheap.spark._group.memory import PROCESS, Memory

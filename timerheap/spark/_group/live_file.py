@@ -23,8 +23,8 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native import _heap
-from timerheap._native._heap import seal, unseal, xxh64
+from timerheap._native import _core
+from timerheap._native._core import seal, unseal, xxh64
 from timerheap._private import is_private, make_private
 from timerheap.spark._group.memory import PROCESS, Block
 
@@ -417,7 +417,7 @@ def _without_reservation(fd: int) -> str | None:
 def _build() -> int:
     """Return 64 bits that tell whether another build may lay out structures in another way."""
     digest = xxh64(f"{sys.byteorder} {sys.version} {np.__version__} {pa.__version__}".encode())
-    for directory in map(os.path.dirname, (_heap.__file__, __file__)):
+    for directory in map(os.path.dirname, (_core.__file__, __file__)):
         for name in sorted(os.listdir(directory)):
             if name.endswith((".py", ".so")):
                 with open(os.path.join(directory, name), "rb") as file:

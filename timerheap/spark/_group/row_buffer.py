@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerheap._native._heap import TimerHeap, row_order
+from timerheap._native._core import TimerHeap, row_order
 from timerheap.spark._arrow import KeyedRows, evolved_columns, misfit, wide_rows, widen
 from timerheap.spark._group.chunks import ROWS
 from timerheap.spark._group.columns import python_values

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from timerheap._native._heap import IdIndex, KeyNumbers, RowCells
+from timerheap._native._core import IdIndex, KeyNumbers, RowCells
 from timerheap.spark._arrow import clear_unequal, wide_rows
 from timerheap.spark._group.columns import Column, python_values
 from timerheap.spark._group.memory import PROCESS, Buffer, Memory

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerheap._native._heap import (
+from timerheap._native._core import (
     CurrentKey,
     KeyTimerHeap,
     NamedTimerHeap,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timerheap._moments import millis
-from timerheap._native._heap import FIRINGS, FIRINGS_EACH, THIRTY_YEARS, PlaceNumbers, row_order, wave_order
+from timerheap._native._core import FIRINGS, FIRINGS_EACH, THIRTY_YEARS, PlaceNumbers, row_order, wave_order
 from timerheap._values import records
 from timerheap.functions import BatchProcessFunction, BatchTimerService, DueTimers
 from timerheap.metrics import Metrics

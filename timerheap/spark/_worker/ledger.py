@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import xor
 
-from timerheap._native._heap import seal, unseal, xxh64
+from timerheap._native._core import seal, unseal, xxh64
 from timerheap.spark._exchange.placement import Placement, label_of
 
 LEDGER = 33

@@ -7,7 +7,7 @@ import os
 import time
 from typing import NamedTuple
 
-from timerheap._native._heap import xxh64
+from timerheap._native._core import xxh64
 from timerheap.spark._group.checkpoint import ChunkStore, Manifest, Stored
 from timerheap.spark._group.key_group import GroupLayout, KeyGroup, load_group
 from timerheap.spark._group.live_file import LiveFile, LiveStore

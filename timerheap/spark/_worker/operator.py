@@ -23,6 +23,7 @@ from timerheap.spark._compat import in_types_of_spark
 from timerheap.spark._exchange.frames import broadcast_rows, pairs_of, unpack, unpacked_rows
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._process.wrapped_runners import Broadcasting, BroadcastRunner
 from timerheap.spark._query import ProcessorWork, Query, WindowWork
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.driver_mail import DRAINED, Mail, reported
@@ -31,11 +32,10 @@ from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import FunctionPartition, Runner, run_key_group
 from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.spark._worker.spark_store import CHUNKS, SparkStore
-from timerheap.spark._worker.wrapped_runners import Broadcasting, BroadcastRunner
 from timerheap.timer import MAX_WATERMARK
 
 if TYPE_CHECKING:
-    from timerheap.spark._worker.processor import ProcessorPartition
+    from timerheap.spark._processors.processor_partition import ProcessorPartition
 
 
 def deferred(operator: StatefulProcessor) -> StatefulProcessor:
@@ -83,7 +83,7 @@ def deferred(operator: StatefulProcessor) -> StatefulProcessor:
 def runner_of(query: Query, placement: Placement) -> Runner:
     """Return what runs the work of a query."""
     if isinstance(query.work, WindowWork):
-        from timerheap.spark._worker.window_runner import (
+        from timerheap.spark._windows.window_runner import (
             WindowRunner,  # with timerheap.tvf, for windows alone
         )
 
@@ -142,7 +142,9 @@ class StreamingOperator(StatefulProcessor):
             query = self._query
             groups, placement, run, drained = self._task()
             if isinstance(query.work, ProcessorWork):
-                from timerheap.spark._worker.processor import ProcessorPartition  # for processors alone
+                from timerheap.spark._processors.processor_partition import (
+                    ProcessorPartition,  # for processors alone
+                )
 
                 self._partition = ProcessorPartition(query, placement, self._store, groups, timer_values)
             else:

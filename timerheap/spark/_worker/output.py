@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from timerheap._native._heap import RecordColumns
+from timerheap._native._core import RecordColumns
 from timerheap._values import checker, records
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row

@@ -20,13 +20,13 @@ from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup, restore
 from timerheap.spark._group.watermark import WatermarkState, is_late
+from timerheap.spark._process.wrapped_runners import BroadcastRunner
 from timerheap.spark._query import TIME, Query, shown_name
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.live_groups import LiveGroups
 from timerheap.spark._worker.output import ResultBuffer, result_frames
 from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.spark._worker.spark_store import SparkStore
-from timerheap.spark._worker.wrapped_runners import BroadcastRunner
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness, shown_time
 
 Combine = Literal["sum", "min", "max"]
@@ -288,7 +288,7 @@ class Partition:
     ) -> Iterator[tuple[int, KeyGroup, Stored, bytes | None]]:
         """Yield the key groups that state to start from belongs to, with it, and its clock if it has one.
 
-        `initial` are the columns of `timerheap.spark._worker.state_tables.INITIAL`.
+        `initial` are the columns of `timerheap.spark._state.state_tables.INITIAL`.
         """
         by_group: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
         columns = (initial[name] for name in ("key_group", "clock", "contents"))

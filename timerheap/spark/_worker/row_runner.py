@@ -15,7 +15,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType, UserDefinedType
 
 from timerheap._moments import OUT_OF_RANGE
-from timerheap._native._heap import (
+from timerheap._native._core import (
     ColumnReader,
     CurrentKey,
     IdIndex,

@@ -13,7 +13,7 @@ from pyspark import __version__
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from timerheap._native._heap import from_text, to_text
+from timerheap._native._core import from_text, to_text
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._group.checkpoint import FORMAT, MANIFEST, Manifest
 from timerheap.spark._worker.ledger import LEDGER, LEDGER_LABEL, Audit, Ledger

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Row
 
 from timerheap._arguments import int64
-from timerheap._native._heap import CurrentKey as NativeKey
-from timerheap._native._heap import RowContext, RowTimerService, RowValue
+from timerheap._native._core import CurrentKey as NativeKey
+from timerheap._native._core import RowContext, RowTimerService, RowValue
 from timerheap._states import (
     EXPIRING,
     Codec,

@@ -1,0 +1,611 @@
+"""Parsing of queries in Flink's SQL, and the errors for unsupported ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from timerheap.spark._query import computed_name
+from timerheap.spark._sql.clauses import Call
+from timerheap.spark._sql.parser import Aggregated, Joined, Order, Ranked, Windowing, parsed
+from timerheap.spark._windows.local_stage import WINDOW
+
+MINUTE = 60_000
+FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
+GROUP = "GROUP BY window_start, window_end"
+BY = "PARTITION BY window_start, window_end"
+JOIN = (
+    f"SELECT L.v FROM (SELECT * {FROM}) L FULL JOIN (SELECT * {FROM}) R ON L.k = R.k AND "
+    "L.window_start = R.window_start AND L.window_end = R.window_end"
+)
+LAST = "SELECT SUM(v) OVER (PARTITION BY k ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) AS s FROM t"
+FIRST = (
+    "SELECT * FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts) AS n FROM t) AS t WHERE n = 1"
+)
+TOP = f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER ({BY} ORDER BY v) AS n {FROM}) WHERE n <= 3"
+NAMED = (
+    f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER w AS n {FROM} WINDOW w AS ({BY} ORDER BY v)) WHERE n <= 3"
+)
+
+
+def test_a_query_is_parsed() -> None:
+    query = parsed(
+        "SELECT window_start AS s, window_end, w.k, -- its key\nCOUNT(*) /* rows */ AS n, SUM(w.v) * 2 + 1\n"
+        "FROM TABLE(CUMULATE(TABLE db.t, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '5' MINUTE)) AS w\n"
+        "WHERE user <> 'it''s \\' GROUP BY window_end, w.k, window_start, window_time HAVING COUNT(*) > 3;"
+    )
+    assert isinstance(query, Aggregated)
+    assert query.source == Windowing("cumulate", ("db", "t"), "ts", {"step": 5_000, "max_size": 300_000})
+    assert query.keys == ("k",)
+    assert query.where == r"user <> 'it\'s \\'"
+    count, total = computed_name(0, "COUNT(*)"), computed_name(0, "SUM(v)")  # no columns of the table
+    assert query.calls == {count: Call("count", None, None), total: Call("sum", "v", None)}
+    assert query.having == f"`{count}` > 3"
+    names = ["s", "window_end", "k", "n", "SUM(v) * 2 + 1"]
+    assert query.columns == tuple(
+        zip(["window_start", "window_end", "k", f"`{count}`", f"`{total}` * 2 + 1"], names, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        LAST,
+        LAST.replace("ROWS BETWEEN 2", "RANGE BETWEEN INTERVAL '1:30' HOUR TO SECOND").replace("1:", "1:00:"),
+        LAST.replace("BETWEEN 2 PRECEDING AND CURRENT ROW", "2 PRECEDING"),
+        "SELECT COUNT(*) OVER w AS n FROM t WINDOW w AS (ORDER BY ts ROWS BETWEEN 1 PRECEDING AND CURRENT "
+        "ROW)",
+        TOP.replace("ORDER BY v", "ORDER BY v DESC NULLS LAST, k ASC NULLS FIRST"),
+        JOIN.replace("FULL", "FULL OUTER"),
+        f"SELECT * {FROM} AS L WHERE L.k NOT IN (SELECT k {FROM} AS R WHERE L.window_start = R.window_start "
+        "AND L.window_end = R.window_end)",
+        "WITH a AS (SELECT k, COUNT(DISTINCT v) AS n, COUNT(*) FILTER (WHERE v > 1) AS m FROM TABLE(SESSION("
+        "TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '5' MINUTES)) GROUP BY window_start, window_end, k "
+        "HAVING COUNT(*) > 1) SELECT * FROM a WHERE NOT n IS NULL",
+        "SELECT GROUPING_ID(k) AS g FROM TABLE(CUMULATE(DATA => TABLE t, TIMECOL => DESCRIPTOR(ts), STEP => "
+        "INTERVAL '1' HOUR, SIZE => INTERVAL '1' DAY)) GROUP BY window_start, window_end, GROUPING SETS (k)",
+        f"SELECT 1 AS x {FROM} {GROUP}, CUBE (a), ROLLUP (b)",
+        "SELECT TUMBLE_START(ts, INTERVAL '1' MINUTE) AS TUMBLE_END, TUMBLE_PROCTIME(ts, INTERVAL '1' MINUTE)"
+        " AS p FROM t GROUP BY TUMBLE(ts, INTERVAL '60' SECOND)",
+    ],
+)
+def test_keywords_may_be_in_any_case(query: str) -> None:
+    assert repr(parsed(query.lower())).lower() == repr(parsed(query)).lower()
+
+
+@pytest.mark.promises(
+    "Flink SQL", "different", "TUMBLE_PROCTIME", note="the time of the micro-batch; Flink 2.3 returns null"
+)
+def test_the_times_of_group_windows_are_parsed() -> None:
+    window = "(ts, INTERVAL '1' MINUTE)"
+    ends = ", ".join(f"TUMBLE_{end}{window} AS t{end}" for end in ("START", "END", "ROWTIME", "PROCTIME"))
+    query: Any = parsed(f"SELECT {ends} FROM t GROUP BY TUMBLE{window}")
+    assert query.columns == (
+        (WINDOW[0], "tSTART"),
+        (WINDOW[1], "tEND"),
+        (WINDOW[2], "tROWTIME"),
+        ("CURRENT_TIMESTAMP()", "tPROCTIME"),
+    )
+
+
+def windows_of(function: str) -> Any:
+    query: Any = parsed(f"SELECT COUNT(*) FROM TABLE({function}) GROUP BY window_start, window_end")
+    return query.source
+
+
+@pytest.mark.parametrize(
+    ("function", "lengths"),
+    [
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES)", {"size": 10 * MINUTE}),
+        (
+            "tumble(table t, descriptor(ts), interval '1' day, interval '-1' hour)",
+            {"size": 1_440 * MINUTE, "offset": -60 * MINUTE},
+        ),
+        (
+            "HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '1' HOUR)",
+            {"slide": 5 * MINUTE, "size": 60 * MINUTE},
+        ),
+        (
+            "HOP(SIZE => INTERVAL '1' HOURS, SLIDE => INTERVAL '5' MINUTES, TIMECOL => DESCRIPTOR(`ts`), "
+            "`OFFSET` => - INTERVAL '1' MINUTE, DATA => TABLE t)",
+            {"slide": 5 * MINUTE, "size": 60 * MINUTE, "offset": -MINUTE},
+        ),
+        (
+            "CUMULATE(DATA => TABLE t, TIMECOL => DESCRIPTOR(ts), STEP => INTERVAL '0.5' SECOND(1), "
+            "SIZE => INTERVAL '1 00:00:01.5' DAY TO SECOND(3))",
+            {"step": 500, "max_size": 86_401_500},
+        ),
+        ("SESSION(TABLE t, DESCRIPTOR(ts), GAP => INTERVAL '1:30' MINUTE TO SECOND)", {"gap": 90_000}),
+    ],
+)
+@pytest.mark.promises("Flink SQL", "supported", "arguments by name")
+def test_arguments_of_window_functions_are_parsed(function: str, lengths: dict[str, int]) -> None:
+    query = windows_of(function)
+    assert (query.function, query.table, query.time) == (function.partition("(")[0].lower(), ("t",), "ts")
+    assert query.lengths == lengths
+
+
+@pytest.mark.parametrize(
+    ("by", "keys"), [("k", ["k"]), ("(k)", ["k"]), ("(k, user)", ["k", "user"]), ("(user, k)", ["k", "user"])]
+)
+def test_sessions_are_partitioned_by_the_group_keys(by: str, keys: list[str]) -> None:
+    query = parsed(
+        f"SELECT {', '.join(keys)}, COUNT(*) FROM TABLE(SESSION(TABLE t PARTITION BY {by}, DESCRIPTOR(ts), "
+        f"INTERVAL '5' MINUTES)) GROUP BY {', '.join(keys)}, window_start, window_end"
+    )
+    assert isinstance(query, Aggregated)
+    assert query.keys == tuple(keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("COUNT(1)", Call("count", None, None)),
+        ("COUNT(ALL v)", Call("count", "v", None)),
+        ("count(distinct v)", Call("count_distinct", "v", None)),
+        ("MIN(DISTINCT v)", Call("min", "v", None)),
+        ("SUM(v * 2)", Call("sum", "v * 2", None)),
+        ("AVG(CAST(v AS DOUBLE))", Call("avg", "CAST(v AS DOUBLE)", None)),
+        ("STDDEV_POP(v)", Call("stddev_pop", "v", None)),
+        ("STDDEV_SAMP(v)", Call("stddev_samp", "v", None)),
+        ("STDDEV(v)", Call("stddev_samp", "v", None)),
+        ("VAR_POP(v)", Call("var_pop", "v", None)),
+        ("VAR_SAMP(v)", Call("var_samp", "v", None)),
+        ("VARIANCE(v)", Call("var_samp", "v", None)),
+        ("APPROX_COUNT_DISTINCT(v)", Call("approx_count_distinct", "v", None)),
+        ("COUNT(*) FILTER (WHERE v > 1)", Call("count", None, "v > 1")),
+        ("MAX(v) FILTER (WHERE k = 'a')", Call("max", "v", "k = 'a'")),
+    ],
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "supported",
+    "STDDEV_POP",
+    "STDDEV_SAMP",
+    "VAR_POP",
+    "VAR_SAMP",
+    "APPROX_COUNT_DISTINCT",
+    "FILTER",
+)
+@pytest.mark.promises(
+    "Flink SQL", "different", "AVG", note="the average of integers is a double, as in Spark"
+)
+def test_aggregates_are_parsed(text: str, call: Call) -> None:
+    query: Any = parsed(f"SELECT {text} AS x {FROM} GROUP BY window_start, window_end")
+    assert list(query.calls.values()) == [call]
+
+
+@pytest.mark.parametrize(
+    ("elements", "sets"),
+    [
+        ("k", [("k",)]),
+        ("GROUPING SETS ((a), (a, b), ())", [("a",), ("a", "b"), ()]),
+        ("CUBE (a, (b, c))", [("a", "b", "c"), ("a",), ("b", "c"), ()]),
+        ("k, ROLLUP (a, b)", [("k", "a", "b"), ("k", "a"), ("k",)]),
+        ("CUBE (a), ROLLUP (b)", [("a", "b"), ("a",), ("b",), ()]),
+        ("GROUPING SETS (a, ROLLUP (b))", [("a",), ("b",), ()]),
+    ],
+)
+def test_grouping_sets_are_parsed(elements: str, sets: list[tuple[str, ...]]) -> None:
+    for by in (f"{GROUP}, {elements}", f"GROUP BY {elements}, window_end, window_start"):
+        query: Any = parsed(f"SELECT 1 {FROM} {by}")
+        assert query.sets == tuple(sets)
+
+
+def test_grouping_sets_may_include_the_window_bounds() -> None:
+    bounds = "window_start, window_end"
+    query: Any = parsed(f"SELECT 1 {FROM} GROUP BY GROUPING SETS (({bounds}, k), ({bounds}, window_time))")
+    assert query.sets == (("k",), ())
+
+
+@pytest.mark.parametrize(
+    ("where", "limit", "rest"),
+    [
+        ("n <= 3", 3, None),
+        ("n < 3", 2, None),
+        ("3 >= n", 3, None),
+        ("n = 1", 1, None),
+        ("v > 2 AND n <= 3 AND n > 1", 3, "v > 2 AND n > 1"),
+    ],
+)
+def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
+    text = TOP.replace("n <= 3", where).replace("end ORDER BY v", "end, w.k ORDER BY w.v DESC, v")
+    query: Any = parsed(text.replace("MINUTES))", "MINUTES)) AS w"))
+    rank = query.source.source
+    assert isinstance(rank, Ranked)
+    assert isinstance(rank.source, Windowing)
+    assert (rank.name, rank.keys, rank.limit, query.where) == ("n", ("k",), limit, rest)
+    assert rank.order == (Order("v", True, False), Order("v", False, True))
+
+
+def test_the_window_of_a_rank_may_have_a_name() -> None:
+    assert parsed(NAMED) == parsed(TOP)
+
+
+@pytest.mark.parametrize(
+    ("condition", "null_safe"),
+    [
+        ("L.k = R.k", False),
+        ("R.k IS NOT DISTINCT FROM L.k", True),
+        ("NOT (L.k IS DISTINCT FROM R.k)", True),
+        ("(L.k = R.k OR (R.k IS NULL AND L.k IS NULL))", True),
+        ("(L.k = R.k OR (R.k IS NULL AND L.v IS NULL))", None),
+        ("(L.k = R.k OR L.k IS NULL)", None),
+    ],
+)
+def test_equalities_of_a_join_are_keys(condition: str, null_safe: bool | None) -> None:
+    query: Any = parsed(JOIN.replace("L.k = R.k", condition))
+    assert query.source.keys == (() if null_safe is None else (("k", "k", null_safe),))
+
+
+MOST = (
+    "SELECT A.k, A.n FROM (SELECT k, COUNT(*) AS n, window_start AS s, window_end AS e "
+    f"{FROM} {GROUP}, k) AS A "
+    f"JOIN (SELECT MAX(n) AS m, s, e FROM (SELECT COUNT(*) AS n, window_start AS s, window_end AS e {FROM} "
+    f"{GROUP}, k) GROUP BY s, e) AS B ON A.s = B.s AND A.e = B.e AND A.n >= B.m"
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "to", "is_rank"),
+    [
+        ("A.n >= B.m", "A.n = B.m", True),
+        ("A.n >= B.m", "A.n = B.m AND A.k > 'a'", False),
+        ("A.n >= B.m", "A.n IS NOT DISTINCT FROM B.m", False),
+        ("A.n >= B.m", "A.n >= B.m", True),
+        ("A.n >= B.m", "A.n > B.m", False),
+        ("A.n >= B.m", "A.k >= B.m", False),
+        ("A.n >= B.m", "A.n >= B.m AND A.k = B.m", False),
+        ("MAX(n) AS m", "MAX(n) + 1 AS m", False),
+        ("MAX(n) AS m", "MAX(n) AS m, COUNT(*) AS c", False),
+        ("MAX(n)", "MIN(n)", False),
+        ("JOIN", "LEFT JOIN", False),
+        ("'10'", "'20'", True),
+        (f"{GROUP}, k)", f"{GROUP}, k, v)", False),
+    ],
+)
+def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> None:
+    query: Any = parsed(MOST.replace(change, to, 2 if "'" in change else 1))
+    assert isinstance(query.source, Joined) is not is_rank
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("", "got 0 statements"),
+        ("SELECT 1; SELECT 2", "got 2 statements"),
+        ("SELECT COUNT(* FROM t", "must be valid SQL: Expecting"),
+        ("SELECT 'a", "must be valid SQL"),
+        ("INSERT INTO sink SELECT 1", "INSERT is not supported; .*writeStream"),
+        (f"SELECT 1 {FROM} {GROUP} UNION ALL SELECT 1 {FROM} {GROUP}", "UNION is not supported"),
+        ("SELECT 1", "without a window function is not supported; write FROM TABLE"),
+        ("SELECT k, COUNT(*) FROM t GROUP BY k", r"of t without windows is not supported; use spark.sql\(\)"),
+        ("SELECT 1 FROM t GROUP BY TUMBLE(ts)", r"TUMBLE\(ts\) is not supported; write TUMBLE\(ts, SIZE\)"),
+        ("SELECT 1 FROM t GROUP BY UPPER(k), SESSION(ts, INTERVAL '1' DAY)", r"GROUP BY UPPER\(k\)"),
+        (
+            "SELECT TUMBLE_END(ts, INTERVAL '2' DAY) FROM t GROUP BY TUMBLE(ts, INTERVAL '1' DAY)",
+            r"TUMBLE_END\(ts, INTERVAL '2' DAY\) with GROUP BY TUMBLE\(ts, INTERVAL '1' DAY\) is not",
+        ),
+        (
+            "SELECT HOP_END(ts, INTERVAL '1' DAY, INTERVAL '1' DAY) FROM t GROUP BY "
+            "TUMBLE(ts, INTERVAL '1' DAY)",
+            r"HOP_END\(.*\) with GROUP BY TUMBLE\(.*\) is not supported; write the same window in both",
+        ),
+        (
+            f"SELECT 1 FROM TABLE(SLIDE(TABLE t)) {GROUP}",
+            "table function SLIDE is not supported; use one of TUM",
+        ),
+        (
+            f"SELECT COUNT(*) {FROM}",
+            r"SELECT with COUNT\(\*\) is not supported; add GROUP BY window_start, window_end$",
+        ),
+        (f"SELECT * {FROM} {GROUP}", r"SELECT \* is not supported; list the columns"),
+        (f"SELECT COUNT(*) {FROM} GROUP BY window_start, k", "GROUP BY must have .*; window_end is missing"),
+        (f"SELECT COUNT(*) {FROM} GROUP BY k, window_end", "GROUP BY must have .*; window_start is missing"),
+        (f"SELECT COUNT(*) {FROM} GROUP BY window_start, window_end, UPPER(k)", r"GROUP BY UPPER\(k\)"),
+        (f"SELECT COUNT(*) {FROM} {GROUP}, CUBE (UPPER(k))", r"GROUP BY UPPER\(k\)"),
+        (f"SELECT COUNT(*) {FROM} {GROUP}, CUBE (a, b, c, d, e, f, g)", "GROUP BY of 128 grouping sets"),
+        (
+            f"SELECT 1 {FROM} GROUP BY GROUPING SETS ((window_start, k), (window_start))",
+            "window_end is missing",
+        ),
+        (f"SELECT GROUPING(v) {FROM} {GROUP}, CUBE (k)", r"GROUPING\(v\) is not supported; .*: k"),
+        (f"SELECT GROUPING_ID() {FROM} {GROUP}, CUBE (k)", r"GROUPING_ID\(\) is not supported"),
+        (f"SELECT GROUP_ID() {FROM} {GROUP}, CUBE (k)", r"GROUP_ID\(\) is not supported; write GROUPING_ID"),
+        (
+            "SELECT 1 FROM TABLE(SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)) "
+            f"{GROUP}, CUBE (k)",
+            "SESSION with GROUPING SETS, CUBE or ROLLUP",
+        ),
+        (f"SELECT COUNT(*) {FROM} {GROUP} ORDER BY 1", "ORDER BY is not supported; use orderBy"),
+        (f"SELECT COUNT(*) {FROM} {GROUP} LIMIT 3", "LIMIT is not supported"),
+        (f"SELECT DISTINCT COUNT(*) {FROM} {GROUP}", "SELECT DISTINCT is not supported"),
+        (f"SELECT COUNT(*) {FROM} JOIN b ON k = b.k {GROUP}", "a JOIN of tables without names"),
+        (
+            f"SELECT 1 {FROM} AS a JOIN b ON k = b.k",
+            "condition k = .* of a JOIN .*write the name of",
+        ),
+        (f"SELECT 1 {FROM} AS a JOIN b ON a.k = b.k", "a JOIN without windows .*interval join.*IntervalJoin"),
+        ("SELECT 1 FROM a JOIN b ON a.k = b.k JOIN c ON a.k = c.k", "more than one JOIN in a SELECT"),
+        (
+            "SELECT 1 FROM a, b WHERE a.k = b.k AND a.t BETWEEN b.t - INTERVAL '4' HOUR AND b.t",
+            "a JOIN without",
+        ),
+        (f"SELECT COUNT(*) {FROM} AS w (a, b) {GROUP}", r"renaming columns with w \(a, b\)"),
+        (f"SELECT COUNT(*) {FROM} FOR SYSTEM_TIME AS OF ts {GROUP}", "FOR SYSTEM_TIME AS OF is not supp"),
+        ("EXPLAIN SELECT 1", "EXPLAIN is not supported"),
+        (f"SELECT COUNT(*) {FROM} a, b {GROUP}", "a JOIN without windows"),
+        (
+            f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY v) AS n {FROM}) WHERE n < 3",
+            "a Top-N of all rows, not of windows",
+        ),
+        (f"SELECT ROW_NUMBER() OVER ({BY} ORDER BY v) AS n {FROM} {GROUP} HAVING v > 1", "got 'v'"),
+        (f"SELECT k {FROM} QUALIFY k > 'a'", "QUALIFY k > 'a' .a condition on anything but one rank"),
+        (f"SELECT k {FROM} QUALIFY SUM(v) OVER ({BY}) > 1", "on anything but one rank"),
+        (f"SELECT k {FROM} QUALIFY RANK() OVER ({BY} ORDER BY v) > 1", "write QUALIFY RANK.* OVER .* <= 3"),
+        (
+            f"SELECT k {FROM} {GROUP}, k QUALIFY RANK() OVER ({BY} ORDER BY k) = 1 AND k > 'a'",
+            "QUALIFY k > 'a' of groups is not supported; move conditions",
+        ),
+        (
+            f"SELECT v AS __timerheap_v {FROM}",
+            "the name __timerheap_v is not supported; use names that do not",
+        ),
+        (f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER ({BY}) AS n {FROM}) WHERE n < 3", "without ORDER BY"),
+        (
+            TOP.replace(" AS n", " AS n, COUNT(*) OVER () AS m"),
+            r"COUNT\(\*\) OVER \(\) beside ROW_NUMBER\(\) OVER",
+        ),
+        (TOP.replace("AS n", ""), "without a name"),
+        (TOP.replace("n <= 3", "v <= 3"), "without exactly one limit of n"),
+        (TOP.replace("n <= 3", "n >= 3"), "without exactly one limit of n"),
+        (TOP.replace("n <= 3", "n < 1"), "without exactly one limit of n"),
+        (TOP + " ORDER BY v", "ORDER BY is not supported"),
+        (
+            JOIN.replace("TUMBLE", "CUMULATE").replace("MINUTES)", "MINUTES, INTERVAL '1' HOUR)", 1),
+            "takes DATA",
+        ),
+        (
+            JOIN.replace("'10'", "'20'", 1),
+            r"a window join of TUMBLE\(size 1200000 ms\) and TUMBLE\(size 600000 ms",
+        ),
+        (JOIN + " WHERE L.k IN (SELECT k FROM t)", "IN or EXISTS beside a JOIN"),
+        (JOIN.replace("FULL JOIN", "LEFT SEMI JOIN"), "SEMI JOIN .* is not supported; write JOIN, LEFT"),
+        (JOIN.replace(" AND L.window_end = R.window_end", ""), "a JOIN without windows"),
+        (JOIN.replace("L.v", "COUNT(*)") + " GROUP BY L.window_start, L.window_end", "GROUP BY of a JOIN"),
+        (
+            f"SELECT * {FROM} AS L WHERE L.k IN (SELECT k {FROM} AS R WHERE L.window_start = R.window_start)",
+            "IN or EXISTS without windows .* L.window_end = R.window_end",
+        ),
+        (
+            f"SELECT * {FROM} AS L WHERE L.k IN (SELECT k, v {FROM} AS R WHERE L.window_end = R.window_end)",
+            "IN with 2 columns",
+        ),
+        (
+            f"SELECT * {FROM} AS L WHERE L.k > (SELECT k {FROM} AS R WHERE L.window_start = R.window_start)",
+            r"WHERE L.k > .* is not supported; use x \[NOT\] IN",
+        ),
+        (
+            f"SELECT k FROM (SELECT k {FROM} {GROUP}, k) {GROUP}",
+            "GROUP BY must have .*; window_start is missing",
+        ),
+        (f"SELECT 1 FROM (SELECT * {FROM}) {GROUP}", "GROUP BY of a nested SELECT of the rows of windows"),
+        (f"SELECT k {FROM} HAVING k > 1", "HAVING without GROUP BY"),
+        (f"SELECT COUNT(*) {FROM} WHERE window_start > ts {GROUP}", "WHERE with window_start .*HAVING"),
+        (f"SELECT COUNT(*) {FROM} WHERE COUNT(*) > 1 {GROUP}", r"WHERE with COUNT\(\*\) .*HAVING"),
+        (f"SELECT v {FROM} {GROUP}", "columns in SELECT must be in GROUP BY or inside an aggregate, got 'v'"),
+        (f"SELECT k {FROM} {GROUP} HAVING v > 1", "in GROUP BY or inside an aggregate, got 'k'"),
+        (f"SELECT 1 {FROM} {GROUP} HAVING v > 1", "columns in HAVING must be .*, got 'v'"),
+        (f"SELECT COLLECT(v) {FROM} {GROUP}", "aggregates are COUNT, .*timerheap.spark.aggregate"),
+        (f"SELECT FIRST_VALUE(v) {FROM} {GROUP}", r"FIRST_VALUE\(v\) is not supported; aggregates are COUNT"),
+        (f"SELECT LAST_VALUE(v) {FROM} {GROUP}", r"LAST_VALUE\(v\) is not supported; aggregates are COUNT"),
+        (f"SELECT LISTAGG(v) {FROM} {GROUP}", "LISTAGG.* is not supported; aggregates are COUNT"),
+        (f"SELECT SUM(DISTINCT v) {FROM} {GROUP}", "only COUNT takes DISTINCT"),
+        (f"SELECT COUNT(DISTINCT k, v) {FROM} {GROUP}", "distinct values of one column"),
+        (f"SELECT COUNT(k, v) {FROM} {GROUP}", "aggregates take one argument"),
+        (f"SELECT SUM(COUNT(v)) {FROM} {GROUP}", "aggregates cannot be nested"),
+        (f"SELECT SUM(v) OVER () {FROM} {GROUP}", r"SUM\(v\) OVER \(\) of windows or groups is not supp"),
+        (
+            LAST.replace("ROWS BETWEEN 2 PRECEDING AND CURRENT ROW", ""),
+            r"without a frame \(which is then UNB",
+        ),
+        (
+            LAST.replace("2 PRECEDING", "UNBOUNDED PRECEDING"),
+            r"with an UNBOUNDED frame .*\.process\(\) with a",
+        ),
+        (LAST.replace("2 PRECEDING", "CURRENT ROW"), "a frame that is not from n PRECEDING to CURRENT ROW"),
+        (
+            LAST.replace("CURRENT ROW", "1 FOLLOWING"),
+            "a frame that is not from n PRECEDING to CURRENT ROW is not supported; write",
+        ),
+        (LAST.replace("ROWS", "RANGE"), "RANGE 2 is not supported; write an interval such as"),
+        (LAST.replace("ROWS BETWEEN 2", "RANGE BETWEEN INTERVAL '-2' DAY"), "write an interval of 0 or more"),
+        (LAST.replace("2", "1 + 1"), r"ROWS 1 \+ 1 PRECEDING is not supported"),
+        (LAST.replace("ts ROWS", "ts DESC ROWS"), "without one ascending time in ORDER BY"),
+        (LAST.replace("SUM", "LAG"), r"LAG\(v\) is not supported; aggregates are COUNT"),
+        (
+            LAST.replace("SUM(v)", "MY(v)"),
+            r"MY\(v\) OVER .* \(OVER\) is not supported; aggregates are, and",
+        ),
+        (LAST.replace(" FROM", ", COUNT(*) OVER (ORDER BY ts) FROM"), "beside a different OVER window"),
+        (TOP.replace(FROM, "FROM t"), "a Top-N of all rows, whose result changes"),
+        (FIRST.replace("ts)", "ts DESC)"), "a Top-N or the last of all rows: its result changes"),
+        (FIRST.replace("= 1", "<= 2"), "a Top-N of all rows, whose result changes, is not supported"),
+        (FIRST.replace("WHERE n = 1", ""), "without exactly one limit of n"),
+        (FIRST.replace("ROW_NUMBER", "RANK"), r"RANK\(\) OVER .* \(a Top-N of all rows, not of windows"),
+        (FIRST.replace("FROM t", FROM), "a Top-N of all rows, not of windows"),
+        (
+            "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS x PATTERN (A B) "
+            "DEFINE A AS A.v > 1)",
+            "MATCH_RECOGNIZE is not supported; write the pattern as a function",
+        ),
+        (f"SELECT * EXCEPT (k) {FROM}", r"\* EXCEPT is not supported; list the columns"),
+        (f"SELECT k {FROM} SORT BY k", "SORT BY k is not supported; write it in Spark"),
+        (f"SELECT COUNT(*) {FROM} GROUP BY ALL", "GROUP BY ALL is not supported; list the columns"),
+        (
+            f"SELECT COUNT(*) {FROM} GROUP BY Window_Start, window_end",
+            "window_start is missing in GROUP BY Window_Start, window_end, where names are case-sensitive",
+        ),
+        (f"SELECT to_char(ts, 'x') {FROM}", r"to_char\(ts, 'x'\) is not supported; compute it in a view"),
+        (f"SELECT CAST(w.x AS TIME) {FROM} AS w", r"CAST\(w.x AS TIME\) is not supported"),
+        (f"SELECT k, (SELECT MAX(v) FROM u) {FROM} {GROUP}, k", r"\(SELECT MAX\(v\) FROM u\) in this place"),
+        (
+            f"SELECT hop_end(ts, 5) {FROM} {GROUP}",
+            r"hop_end\(ts, 5\) with a window table function is not supported; write window_start",
+        ),
+        (JOIN.replace("L.k =", "k ="), "the condition k = R.k of a JOIN is not supported; write the name of"),
+        (JOIN.replace("L.k =", "ARRAY_SLICE(L.k, 1, 2) ="), r"ARRAY_SLICE\(L.k, 1, 2\) is not"),
+        (JOIN.replace("ON L.k = R.k AND", "USING (k)").partition("(k)")[0] + "(k)", "USING is not supported"),
+        (JOIN.replace("L.v", "SUM(L.v)"), r"SELECT with SUM\(L.v\) is not supported; add GROUP BY"),
+        (
+            f"SELECT * {FROM} AS L WHERE L.k IN (SELECT k {FROM} AS R {GROUP}, k)",
+            r"GROUP BY in IN or EXISTS is not supported; nest it",
+        ),
+        (f"SELECT k {FROM} WHERE k IN (SELECT k FROM u)", "IN or EXISTS without windows"),
+        (
+            "SELECT 1 FROM t GROUP BY TUMBLE(ts, INTERVAL '1' DAY), TUMBLE(ts, INTERVAL '2' DAY)",
+            r"GROUP BY TUMBLE\(.*'1' DAY\), TUMBLE\(.*'2' DAY\) is not supported; write one window",
+        ),
+        (
+            f"SELECT ROW_NUMBER() OVER w AS n {FROM} WINDOW u AS ({BY} ORDER BY v)",
+            r"ROW_NUMBER\(\) OVER w is not supported; define it: WINDOW w AS",
+        ),
+        (TOP.replace("ORDER BY v", "ORDER BY v ROWS 2 PRECEDING"), "a frame of a rank is not supported"),
+        (
+            LAST.replace("SUM", "LAG"),
+            r"LAG\(v\) is not supported; aggregates are .* use timerheap.spark.process\(\) with a state",
+        ),
+        ("SELECT * FROM t, LATERAL TABLE(f(t.x)) AS u (y)", "LATERAL in FROM is not supported"),
+        ("SELECT * FROM t CROSS JOIN UNNEST(t.x) AS u (y)", "UNNEST in FROM is not supported"),
+        ("SELECT * FROM t JOIN c FOR SYSTEM_TIME AS OF t.ts AS c ON t.k = c.k", "FOR SYSTEM_TIME AS OF"),
+    ],
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "FIRST_VALUE",
+    "LAST_VALUE",
+    "LISTAGG",
+    "COLLECT",
+    note="use `timerheap.spark.aggregate` with a function of your own",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "SUM(DISTINCT)",
+    "COUNT(DISTINCT a, b)",
+    note="only `COUNT` supports `DISTINCT`, on one column",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "ORDER BY",
+    "LIMIT",
+    "UNION",
+    "SELECT DISTINCT",
+    note="use the DataFrame's methods on the result",
+)
+@pytest.mark.promises("Flink SQL", "refused", "INSERT INTO", note="use `writeStream`")
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "SESSION with GROUPING SETS",
+    note="each set has its own sessions: write one query for each and `union()` the results",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "interval JOIN",
+    note="use `IntervalJoin` with `process_connected`",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "regular JOIN",
+    note="use Spark's stream-stream join, or `process_connected`",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "temporal JOIN (FOR SYSTEM_TIME AS OF)",
+    "lookup JOIN",
+    note="use `process_connected` or `process_broadcast`",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "LATERAL TABLE",
+    "CROSS JOIN UNNEST",
+    note="write it in Spark, as a view",
+)
+@pytest.mark.promises(
+    "Flink SQL", "refused", "window JOIN of different windows", note="Flink refuses it, too"
+)
+@pytest.mark.promises(
+    "Flink SQL", "refused", "JOIN of more than two tables in one SELECT", note="nest the first JOIN"
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "Top-N of all rows",
+    "deduplication, last row (ORDER BY time DESC)",
+    note="the result changes as rows arrive: rank the rows of windows, or use `process`",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "OVER, UNBOUNDED PRECEDING",
+    "OVER, other functions than aggregates",
+    note="use `process` with a state",
+)
+@pytest.mark.promises(
+    "Flink SQL", "refused", "OVER, different windows in one SELECT", note="Flink refuses it, too"
+)
+@pytest.mark.promises("Flink SQL", "refused", "GROUP BY without windows", note="use Spark's `groupBy`")
+@pytest.mark.promises("Flink SQL", "refused", "MATCH_RECOGNIZE", note="use `process`")
+def test_an_unsupported_query_raises_and_names_the_feature(query: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)^query.*{message}"):
+        parsed(query)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            "TUMBLE(TABLE t, DESCRIPTOR(ts))",
+            "TUMBLE takes DATA, TIMECOL, SIZE and optionally OFFSET; SIZE is mi",
+        ),
+        ("HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY)", "HOP takes .*; SIZE is missing"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), GAP => INTERVAL '1' DAY)", "the argument GAP is not supported"),
+        ("TUMBLE(TABLE t, DATA => TABLE t)", "the argument DATA, given twice, is not"),
+        (
+            "SESSION(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY, INTERVAL '1' DAY)",
+            "SESSION takes DATA, TIMECOL, GAP$",
+        ),
+        (
+            "SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)",
+            r"partitioned by \(k\) and grouped by \(\) is not supported",
+        ),
+        ("TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)", "the argument PARTITION BY"),
+        ("TUMBLE((SELECT 1), DESCRIPTOR(ts), INTERVAL '1' DAY)", r"DATA \(SELECT 1\) is not supported"),
+        ("TUMBLE(TABLE t, ts, INTERVAL '1' DAY)", r"TIMECOL ts is not supported; write DESCRIPTOR\(ts\)"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(a, b), INTERVAL '1' DAY)", "write DESCRIPTOR with one column"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(a + 1), INTERVAL '1' DAY)", r"DESCRIPTOR a \+ 1"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), 5)", "SIZE 5 is not supported; write an interval"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MONTH)", "the units are WEEK, DAY"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 2' DAY)", "'1 2' is not a number of DAY"),
+        (
+            "TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' SECOND TO DAY)",
+            "'1' is not a number of SECOND TO DAY",
+        ),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL 'x' DAY)", "'x' is not a number of DAY"),
+        (
+            "TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '0.0001' SECOND)",
+            "must be a whole number of milliseconds",
+        ),
+    ],
+)
+def test_invalid_window_functions_raise(function: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^query: .*{message}"):
+        windows_of(function)

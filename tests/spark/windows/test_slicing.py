@@ -1,0 +1,195 @@
+"""The arrow local stage makes the slices that a sort of all rows by key and slice makes, to the last bit."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from timerheap import AggregateFunction
+from timerheap.spark._exchange.frames import HASH, event_millis
+from timerheap.spark._group.keys import KeyTable
+from timerheap.spark._windows.local_stage import LocalStage, Ranking, RankOrder
+from timerheap.spark._windows.partial_columns import SLICE_END, PartialColumns, WindowSpec, input_column
+from timerheap.tvf import (
+    Aggregate,
+    Aggregation,
+    ApproxCountDistinct,
+    Avg,
+    Count,
+    CountDistinct,
+    CumulativeSliceAssigner,
+    HoppingSliceAssigner,
+    Max,
+    Min,
+    PythonAggregate,
+    SliceAssigner,
+    StddevSamp,
+    Sum,
+    TumblingSliceAssigner,
+)
+
+DECIMAL = pa.decimal128(12, 2)
+KEYS: dict[str, list[tuple[pa.DataType, list[Any]]]] = {
+    "text": [(pa.string(), ["", "a", "b", "user-00000001", "user-00000002", None])],
+    "bigint": [(pa.int64(), [0, -1, 1 << 62, None])],
+    "double": [(pa.float64(), [0.0, -0.0, math.nan, 1.5, None])],
+    "two columns": [(pa.string(), ["", "a", None]), (pa.date32(), [datetime.date(2020, 1, 1), None])],
+    "boolean": [(pa.bool_(), [True, False, None])],
+    "none": [(pa.null(), [None])],
+}
+
+
+class Longest(AggregateFunction):
+    def create_accumulator(self) -> str:
+        return ""
+
+    def add(self, value: str | None, accumulator: str) -> str:
+        return max(accumulator, value or "", key=len)
+
+    def merge(self, a: str, b: str) -> str:
+        return max(a, b, key=len)
+
+    def get_result(self, accumulator: str) -> str:
+        return accumulator
+
+
+def aggregates() -> tuple[list[Aggregate], dict[str, np.dtype[Any]], dict[str, pa.DataType]]:
+    whole, real, text, money = "whole", "real", "text", "money"
+    chosen = [
+        Count(),
+        Count(text),
+        *(kind(whole, np.int64) for kind in (Sum, Avg, Min, Max, CountDistinct)),
+        *(kind(real, np.float64) for kind in (Sum, Avg, Min, Max)),
+        *(kind(money, object) for kind in (Sum, Min)),
+        Max(text, object),
+        CountDistinct(text, object),
+        StddevSamp(real),
+        ApproxCountDistinct("word", object),
+        PythonAggregate(Longest(), text, name="longest"),
+    ]
+    dtypes = {whole: np.int64, real: np.float64, text: object, money: object, "word": object}
+    types = {whole: pa.int64(), real: pa.float64(), text: pa.string(), money: DECIMAL, "word": pa.binary()}
+    return chosen, {name: np.dtype(dtype) for name, dtype in dtypes.items()}, types
+
+
+def some(draw: np.random.Generator, values: list[Any], n: int) -> list[Any]:
+    return [values[at] for at in draw.integers(0, len(values), n)]
+
+
+def rows_of(draw: np.random.Generator, key: str, n: int, collisions: bool) -> pa.RecordBatch:
+    keys = [some(draw, values, n) for _, values in KEYS[key]]
+    times = draw.integers(-3_600_000_000, 3_600_000_000, n)
+    columns = {
+        f"k{at}": pa.array(own, type_)
+        for at, (own, (type_, _)) in enumerate(zip(keys, KEYS[key], strict=True))
+    }
+    columns |= {
+        "at": pa.array(times, pa.timestamp("us", "UTC")),
+        "whole": pa.array(some(draw, [1, -5, 2**62, -(2**62), None], n), pa.int64()),
+        "real": pa.array(some(draw, [0.1, 1e30, -0.0, 0.0, math.nan, math.inf, None], n), pa.float64()),
+        "text": pa.array(some(draw, ["", "a", "longer", None], n), pa.string()),
+        "word": pa.array(some(draw, ["x", "y", None], n), pa.string()),
+        "money": pa.array(some(draw, [decimal.Decimal("0.10"), decimal.Decimal(7), None], n), DECIMAL),
+    }
+    own = [hash(repr([0.0 if value == 0 else value for value in row])) for row in zip(*keys, strict=True)]
+    columns[HASH] = pa.array([one % 2 if collisions else one for one in own], pa.int64())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def by_sorting(stage: LocalStage, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the slices of rows, from the ids of their keys and a sort."""
+    keys = KeyTable([rows.schema.field(name) for name in stage.key])
+    ids = keys.resolve(rows.column(HASH).to_numpy(), [rows.column(name) for name in stage.key])
+    inputs = {name: input_column(rows.column(name), dtype) for name, dtype in stage.inputs.items()}
+    assert isinstance(stage.spec.assigner, SliceAssigner)
+    ends = stage.spec.assigner.assign_slice_ends(event_millis(rows.column(stage.event_time)))
+    partials = Aggregation(stage.spec.aggregates).accumulate(ids, ends, inputs)
+    columns = PartialColumns(stage.spec)
+    _, *accumulators = columns.to_arrow(partials)
+    arrays = [*keys.keys(partials.key_ids).columns, *accumulators, pa.array(keys.hashes(partials.key_ids))]
+    return pa.RecordBatch.from_arrays(arrays, names=[*stage.key, *columns.schema.names[1:], HASH])
+
+
+def ordered(slices: pa.RecordBatch) -> list[str]:
+    """Return the rows with every bit of their numbers, by slice and key."""
+    return sorted(repr([*row.values()]) for row in slices.to_pylist())
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("collisions", [False, True], ids=["hashes", "colliding hashes"])
+def test_slices_are_those_of_a_sort(key: str, collisions: bool) -> None:
+    draw = np.random.default_rng(0)
+    chosen, dtypes, types = aggregates()
+    minute = 60_000
+    for assigner in (
+        TumblingSliceAssigner(minute),
+        HoppingSliceAssigner(10 * minute, minute, -7, "Asia/Kathmandu"),
+        CumulativeSliceAssigner(60 * minute, 20 * minute, 0, "America/New_York"),
+    ):
+        spec = WindowSpec(assigner, chosen, types, "windows")
+        names = [f"k{at}" for at in range(len(KEYS[key]))]
+        stage = LocalStage(spec, names, "at", dtypes)
+        rows = rows_of(draw, key, 400, collisions)
+        buffer = stage()
+        for begin, end in ((0, 150), (150, 151), (151, 400)):
+            part = rows.slice(begin, end - begin)
+            buffer.add(part, part.column(HASH).to_numpy())
+        slices = buffer.drain()
+        assert slices.schema.equals(by_sorting(stage, rows).schema)
+        assert ordered(slices) == ordered(by_sorting(stage, rows))
+        again = rows_of(draw, key, 50, collisions)  # a drained buffer is empty
+        buffer.add(again, again.column(HASH).to_numpy())
+        assert ordered(buffer.drain()) == ordered(by_sorting(stage, again))
+
+
+def test_slices_are_in_the_order_in_which_they_first_occur() -> None:
+    stage = LocalStage(WindowSpec(TumblingSliceAssigner(10), [Count()], {}, "windows"), ["k"], "at", {})
+    columns = {
+        "k": pa.array(["b", "a", "b", "a"]),
+        "at": pa.array([15, 25, 5, 26]),
+        HASH: pa.array([7, 8, 7, 8]),
+    }
+    rows = pa.RecordBatch.from_pydict(columns)
+    buffer = stage()
+    buffer.add(rows, rows.column(HASH).to_numpy())
+    drained = buffer.drain()
+    assert drained.column("k").to_pylist() == ["b", "a", "b"]
+    assert drained.column(SLICE_END).to_pylist() == [20, 30, 10]
+    assert drained.column(HASH).to_pylist() == [7, 8, 7]
+
+
+@pytest.mark.parametrize("function", ["row_number", "rank", "dense_rank"])
+def test_first_rows_are_those_of_a_loop(function: str) -> None:
+    """Nulls are first or last, NaN is the largest number, and arrival decides among equal rows."""
+    draw = np.random.default_rng(0)
+    for n in [*range(9)] * 20:
+        values = some(draw, [None, math.nan, 1.5, -2.0, 0.0], n)
+        groups, limit = draw.integers(0, 3, n), int(draw.integers(1, 4))
+        descending, nulls_first, last = (bool(one) for one in draw.integers(0, 2, 3))
+        null = (-1.0 if nulls_first else 1.0), 0.0
+        sign = -1 if descending else 1
+        place = [
+            null if value is None else (0.0, sign * (math.inf if math.isnan(value) else value))
+            for value in values
+        ]
+        wanted = []
+        for group in range(3):
+            rows = [row for row in range(n) if groups[row] == group]
+            rows = sorted(reversed(rows) if last else rows, key=place.__getitem__)
+            places = [place[row] for row in rows]
+            for at, row in enumerate(rows):
+                rank = {"row_number": at + 1, "rank": places.index(places[at]) + 1}
+                rank["dense_rank"] = len({*places[:at], places[at]})
+                if rank[function] <= limit:
+                    wanted.append((row, rank[function]))
+        batch = pa.RecordBatch.from_pydict({"v": pa.array(values, pa.float64()), "at": pa.array(range(n))})
+        order, arrival = RankOrder("v", descending, nulls_first), RankOrder("at", last, nulls_first=False)
+        ranking = Ranking(function, "place", (order,), (arrival,), limit)
+        found = zip(*(column.tolist() for column in ranking.first(batch, groups)), strict=True)
+        assert sorted(found) == sorted(wanted)

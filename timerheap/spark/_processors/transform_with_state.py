@@ -1,0 +1,363 @@
+"""`transform_with_state`: unmodified Spark processors on DataFrames, checked and planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, cast
+
+from pyspark.cloudpickle import dumps, loads
+from pyspark.errors import ParseException
+from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from timerheap.spark._compat import refuse_connect
+from timerheap.spark._plan.arguments import (
+    arrow_schema,
+    data_frame,
+    key_columns,
+    key_groups,
+    parsed_schema,
+    sendable,
+)
+from timerheap.spark._plan.build import expect_initial_state, hashed, packed
+from timerheap.spark._plan.named_columns import ColumnOrName, Columns, ungrouped
+from timerheap.spark._plan.progress import observed, output_type
+from timerheap.spark._processors.processor_partition import BatchProcessorOperator, initial_query
+from timerheap.spark._processors.processor_states import ProcessorHandle, Scope
+from timerheap.spark._query import DeclaredState, ProcessorWork, Query, TimeMode
+from timerheap.spark._settings import check_settings, frame_settings, is_encrypted
+from timerheap.spark._state.initial_state import InitialState, processor_group, starting_tables
+from timerheap.spark._worker.driver_mail import mail
+from timerheap.spark._worker.operator import StreamingOperator, deferred
+
+_TIME_MODES: dict[str, TimeMode] = {
+    "none": "None",
+    "processingtime": "ProcessingTime",
+    "eventtime": "EventTime",
+}
+_WATERMARK = "spark.watermarkDelayMs"  # in the metadata of the column that withWatermark() has named
+
+
+def run_processor(
+    style: Literal["rows", "frames"],
+    df: object,
+    key: object,
+    processor: object,
+    output_schema: object,
+    output_mode: object,
+    time_mode: object,
+    initial_state: object,
+    event_time_column_name: str,
+    max_parallelism: int | None,
+) -> DataFrame:
+    """Return the result of a processor; see `timerheap.spark.transform_with_state`."""
+    rows, grouping = ungrouped("df", df, "key", key)
+    df = data_frame("df", rows)
+    check_settings(df)
+    keys = _key_columns("df", df, "key", grouping)
+    arrow_schema("df", df.schema)
+    key_groups(max_parallelism)
+    sent: StatefulProcessor = sendable(processor, StatefulProcessor, argument="processor", opener="init")
+    mode = _time_mode(time_mode)
+    if not isinstance(output_mode, str):
+        raise TypeError(f'output_mode must be "Append" or "Update", got {output_mode!r}')
+    tables = initial_state if isinstance(initial_state, InitialState) else None
+    if tables is not None:
+        expect_initial_state(df, tables)
+    initial, initial_key = (None, []) if tables else _initial_rows(initial_state, df, keys)
+    handle = _rehearsed(sent, mode)
+    result = parsed_schema(output_schema)
+    spark = df.sparkSession
+    has_event_time = bool(event_time_column_name)
+    query = Query(
+        work=ProcessorWork(
+            processor=sent,
+            style=style,
+            states=handle.declared,
+            event_time=_event_time(df),
+            initial=None if initial is None else initial.schema,
+            initial_key=tuple(initial_key),
+            zone=str(spark.conf.get("spark.sql.session.timeZone")),
+            frames=frame_settings(spark),
+            has_event_time=has_event_time,
+        ),
+        key=keys,
+        rows=df.schema,
+        result=result,
+        event_time=None,
+        watermarks=(),
+        channels=(),
+        order="arrival",
+        time_mode=mode,
+        max_parallelism=max_parallelism,
+        drop_state=tuple(sorted(handle.deleted)),
+        encrypted=is_encrypted(spark),
+    )
+    letters = mail(df.sparkSession)
+    groups = packed(query, df, letters)
+    first = None if initial is None else packed(_of_initial(query), initial, letters)
+    if tables is not None:
+        group = processor_group(query, cast(ProcessorWork, query.work))
+        first = starting_tables(tables, query, spark, *group, hashed)
+    if df.isStreaming:
+        operator = StreamingOperator(query, letters)
+        output = groups.transformWithStateInPandas(
+            deferred(operator),
+            output_type(result, flat=has_event_time),
+            output_mode,
+            mode,
+            first,
+            event_time_column_name,
+        )
+        return observed(output, df)
+    on_batch = BatchProcessorOperator(query)
+    if first is None:
+        return groups.applyInArrow(lambda rows: on_batch(rows), result)  # counts parameters
+    both = first.cogroup(groups)
+    return both.applyInArrow(lambda initial, rows: on_batch(rows, initial), result)
+
+
+def _key_columns(source: str, df: DataFrame, argument: str, key: object) -> list[str]:
+    """Return the names of the key columns, which a processor sees in its rows."""
+    columns = Columns(source, df)
+    names = columns.many(argument, key)
+    if columns.df is not df:
+        raise ValueError(
+            f"{argument} must be columns of {source} for a processor, got the expression {key!r}; add "
+            f"it with {source}.withColumn() first"
+        )
+    return key_columns(df, argument, names)
+
+
+def _of_initial(query: Query) -> Query:
+    return initial_query(query, cast(ProcessorWork, query.work))
+
+
+def _time_mode(time_mode: object) -> TimeMode:
+    found = _TIME_MODES.get(time_mode.lower()) if isinstance(time_mode, str) else None
+    if found is None:
+        raise ValueError(f'time_mode must be "None", "ProcessingTime" or "EventTime", got {time_mode!r}')
+    return found
+
+
+def _event_time(df: DataFrame) -> tuple[str, ...]:
+    """Return the path of the column that has Spark's watermark; of a window, it is the end that counts."""
+    for field in df.schema:
+        if _WATERMARK in field.metadata:
+            return (field.name, "end") if isinstance(field.dataType, StructType) else (field.name,)
+    return ()
+
+
+def _initial_rows(
+    initial_state: object, df: DataFrame, keys: list[str]
+) -> tuple[DataFrame | None, list[str]]:
+    """Return the rows of the initial state, and their key columns."""
+    if initial_state is None:
+        return None, []
+    refuse_connect(df.sparkSession, "initial_state")
+    if not isinstance(initial_state, GroupedData):
+        raise TypeError(
+            "initial_state must be a grouped DataFrame, such as initial.groupBy('key'), or an InitialState, "
+            f"got {type(initial_state).__name__}"
+        )
+    rows, key = ungrouped("initial_state", initial_state, "key", None)
+    names = _key_columns("initial_state", rows, "initial_state", key)
+    types = [rows.schema[name].dataType for name in names]
+    wanted = [df.schema[name].dataType for name in keys]
+    if types != wanted:
+        raise ValueError(
+            "initial_state must be grouped by columns of the types of key, "
+            f"{[t.simpleString() for t in wanted]}, got {[t.simpleString() for t in types]}; cast them"
+        )
+    arrow_schema("initial_state", rows.schema)
+    return rows, names
+
+
+class _RecordingHandle(ProcessorHandle):
+    """Records the states that ``init`` asks for, on the driver, which can parse their schemas."""
+
+    def __init__(self, time_mode: TimeMode) -> None:
+        super().__init__(time_mode, Scope(), self._parsed)
+        self.declared: dict[str, DeclaredState] = {}
+
+    def _parsed(
+        self, name: str, shape: str, schemas: tuple[StructType | str, ...], ttl: int | None
+    ) -> DeclaredState:
+        parsed = tuple(_schema(name, schema) for schema in schemas)
+        declared = self.declared[name] = DeclaredState(cast(Literal["value"], shape), parsed, ttl)
+        return declared
+
+
+def _schema(name: str, schema: object) -> StructType:
+    parsed = _parsed_schema(name, schema)
+    twice = [field for names in _field_names(parsed) for field in names if names.count(field) > 1]
+    if twice:
+        raise ValueError(
+            f"the schema of state {name!r} must have unique field names, got {twice[0]!r} more than once; "
+            "rename the field"
+        )
+    return parsed
+
+
+def _field_names(type_: DataType) -> Iterator[list[str]]:
+    """Return the names of the fields of each struct in a type."""
+    inner: list[DataType] = []
+    if isinstance(type_, StructType):
+        yield type_.names
+        inner = [field.dataType for field in type_]
+    elif isinstance(type_, ArrayType):
+        inner = [type_.elementType]
+    elif isinstance(type_, MapType):
+        inner = [type_.keyType, type_.valueType]
+    for each in inner:
+        yield from _field_names(each)
+
+
+def _parsed_schema(name: str, schema: object) -> StructType:
+    if isinstance(schema, str):
+        try:
+            return cast(StructType, StructType.fromDDL(schema))
+        except ParseException as e:
+            raise ValueError(
+                f"the schema of state {name!r} must be a DDL string such as 'n bigint', got {schema!r}: {e}"
+            ) from None
+    if not isinstance(schema, StructType):
+        raise TypeError(
+            f"the schema of state {name!r} must be a StructType, or a DDL string such as 'n bigint', got "
+            f"{schema!r}"
+        )
+    return schema
+
+
+def _rehearsed(processor: StatefulProcessor, time_mode: TimeMode) -> _RecordingHandle:
+    """Call ``init`` and ``close`` of a copy, as Spark does on the driver; return what it has asked for."""
+    handle = _RecordingHandle(time_mode)
+    copy = cast(StatefulProcessor, loads(dumps(processor)))  # type: ignore[no-untyped-call]
+    try:
+        copy.init(handle)
+        copy.close()
+    except Exception as e:
+        e.add_note(
+            "timerheap: in init() or close() on the driver, which calls both on a copy of the processor to "
+            "learn its states, as Spark does"
+        )
+        raise
+    return handle
+
+
+def transform_with_state(
+    df: DataFrame | GroupedData,
+    key: ColumnOrName | Sequence[ColumnOrName] | None = None,
+    processor: StatefulProcessor | None = None,
+    output_schema: str | StructType | None = None,
+    output_mode: str | None = None,
+    time_mode: str | None = None,
+    initial_state: GroupedData | InitialState | None = None,
+    event_time_column_name: str = "",
+    *,
+    max_parallelism: int | None = None,
+) -> DataFrame:
+    """Run a ``pyspark.sql.streaming.StatefulProcessor`` on ``Row`` objects, with state and timers in process.
+
+    The processor runs unchanged, as in ``df.groupBy(key).transformWithState(...)``, with Spark's semantics:
+    all rows of a micro-batch by key, then the timers that are due. Spark serves each call of the handle by a
+    message to its JVM; here state and timers are in the Python worker, and what has changed is saved in the
+    checkpoint once a micro-batch.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame or pyspark.sql.GroupedData
+        A streaming or batch DataFrame; ``df.groupBy("a", "b")`` names the key columns, too. In the time mode
+        "EventTime", the column that its ``withWatermark`` names is the event time: rows that are not after
+        the watermark of the micro-batch before are dropped.
+    key : str, Column, or list of them
+        Key columns, of atomic types; left out if `df` is grouped.
+    processor : pyspark.sql.streaming.StatefulProcessor
+        An instance, pickled to the workers by cloudpickle. ``init`` and ``close`` are called once on a copy
+        on the driver, as Spark does.
+    output_schema : str or pyspark.sql.types.StructType
+        Schema of the result.
+    output_mode : {"Append", "Update"}
+        Output mode, for Spark's checks of the operators around this one.
+    time_mode : {"None", "ProcessingTime", "EventTime"}
+        The clock of timers; time to live needs "ProcessingTime".
+    initial_state : pyspark.sql.GroupedData or InitialState, optional
+        Rows for ``handleInitialState`` in the first micro-batch, grouped by columns of the types of `key`. Or
+        states and timers that the processor continues with: `InitialState.from_spark` reads those of a
+        checkpoint of Spark's own ``transformWithState``.
+    event_time_column_name : str, optional
+        Column of the result that is the event time of stateful operators that follow.
+    max_parallelism : int, optional
+        Number of key groups, 1 to 32768, which a checkpoint keeps; see `process`.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is wrong, before the query starts.
+    PySparkRuntimeError
+        Where Spark refuses a call of the handle or of a state, with Spark's error class and text.
+
+    Notes
+    -----
+    A checkpoint of Spark's own ``transformWithState`` cannot be continued in place; pass its state as
+    `initial_state`. Streams need the RocksDB state store.
+    """
+    return run_processor(
+        "rows",
+        df,
+        key,
+        processor,
+        output_schema,
+        output_mode,
+        time_mode,
+        initial_state,
+        event_time_column_name,
+        max_parallelism,
+    )
+
+
+def transform_with_state_in_pandas(
+    df: DataFrame | GroupedData,
+    key: ColumnOrName | Sequence[ColumnOrName] | None = None,
+    processor: StatefulProcessor | None = None,
+    output_schema: str | StructType | None = None,
+    output_mode: str | None = None,
+    time_mode: str | None = None,
+    initial_state: GroupedData | InitialState | None = None,
+    event_time_column_name: str = "",
+    *,
+    max_parallelism: int | None = None,
+) -> DataFrame:
+    """Run a ``pyspark.sql.streaming.StatefulProcessor`` on DataFrames, with state and timers in process.
+
+    Like `transform_with_state`, which describes the parameters, for processors that receive and yield
+    ``pandas.DataFrame``, as in ``df.groupBy(key).transformWithStateInPandas(...)``.
+
+    Parameters
+    ----------
+    df, key, processor, output_schema, output_mode, time_mode
+        See `transform_with_state`.
+    initial_state, event_time_column_name, max_parallelism
+        See `transform_with_state`.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+    """
+    return run_processor(
+        "frames",
+        df,
+        key,
+        processor,
+        output_schema,
+        output_mode,
+        time_mode,
+        initial_state,
+        event_time_column_name,
+        max_parallelism,
+    )

@@ -1,0 +1,279 @@
+"""Clauses of Flink SQL: arguments of windows, intervals, GROUP BY, aggregates; what is refused, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import chain, combinations, product
+
+from sqlglot import exp
+
+from timerheap.spark._query import computed_name
+from timerheap.spark._sql.rank_functions import PROCTIME
+from timerheap.spark._sql.text import expect_only, refuse, text_of, written
+from timerheap.spark._windows.window_runner import GROUPING_SET
+
+BOUNDS = ("window_start", "window_end", "window_time")
+
+
+def parts_of(node: exp.Expr) -> list[exp.Expr]:
+    """Return the elements of a tuple or of parentheses; any other node as the only element."""
+    if isinstance(node, exp.Tuple):
+        return list(node.expressions)
+    return [node.this if isinstance(node, exp.Paren) else node]
+
+
+def name_of(node: exp.Expr, clause: str) -> str:
+    """Return the name of a column; raise for any other node."""
+    if not isinstance(node, exp.Column) or node.table:
+        refuse(f"{clause} {written(node)}", "use columns of the table; make a view that has it as a column")
+    return node.name
+
+
+def time_of(node: exp.Expr, clause: str) -> str:
+    """Return the name of a time: of a column, or `PROCTIME`."""
+    if isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME":
+        return PROCTIME
+    return name_of(node, clause)
+
+
+_MAX_SETS = 64
+
+Keys = tuple[str, ...]
+
+
+def grouping_sets(group: exp.Expr, bounds: Mapping[str, str]) -> list[Keys]:
+    """Return the keys of each grouping set, without the window's bounds; a plain GROUP BY has one set.
+
+    bounds: the columns that have a bound of the window, and which
+
+    ValueError: if a set lacks window_start or window_end, or contains anything but columns
+    """
+    expect_only(group, {"expressions"})
+    choices = [_choices(node) for node in group.expressions]
+    sets = [tuple(dict.fromkeys(chain.from_iterable(chosen))) for chosen in product(*choices)]
+    if len(sets) > _MAX_SETS:
+        refuse(f"GROUP BY of {len(sets)} grouping sets", f"write at most {_MAX_SETS} with GROUPING SETS")
+    for bound in BOUNDS[:2]:
+        if not all(bound in [bounds.get(name) for name in names] for names in sets):
+            raise ValueError(
+                f"query: GROUP BY must have window_start and window_end, in or beside each grouping set; "
+                f"{bound} is missing in {written(group).strip()}, where names are case-sensitive"
+            )
+    return [tuple(name for name in names if name not in bounds) for names in sets]
+
+
+def _choices(node: exp.Expr) -> list[Keys]:
+    """Return the columns that an element of GROUP BY contributes, for each of its grouping sets."""
+    if isinstance(node, exp.GroupingSets):
+        return [keys for element in node.expressions for keys in _choices(element)]
+    if isinstance(node, (exp.Cube, exp.Rollup)):
+        parts = [_columns(element) for element in node.expressions]
+        if isinstance(node, exp.Cube):
+            chosen = [some for n in range(len(parts), -1, -1) for some in combinations(parts, n)]
+        else:
+            chosen = [tuple(parts[:n]) for n in range(len(parts), -1, -1)]
+        return [tuple(chain.from_iterable(some)) for some in chosen]
+    return [_columns(node)]
+
+
+def _columns(node: exp.Expr) -> Keys:
+    return tuple(name_of(part, "GROUP BY") for part in parts_of(node))
+
+
+def grouping_value(node: exp.Grouping | exp.GroupingId, sets: list[Keys]) -> exp.Expr:
+    """Return the value of GROUPING or GROUPING_ID: one bit per column, set if its grouping set lacks it."""
+    names = [name_of(column, text_of(node)) for column in node.expressions]
+    keys = list(dict.fromkeys(chain.from_iterable(sets)))
+    for name in names:
+        if name not in keys:
+            refuse(written(node), f"use columns of GROUP BY: {', '.join(keys) or 'none'}")
+    if not names or (isinstance(node, exp.Grouping) and len(names) > 1):
+        refuse(written(node), "write GROUPING(k) or GROUPING_ID(k, ...) with columns of GROUP BY")
+    values = [sum((name not in keys) << at for at, name in enumerate(reversed(names))) for keys in sets]
+    if len(sets) == 1:
+        return exp.cast(exp.Literal.number(values[0]), "bigint")
+    case = exp.Case(this=exp.column(GROUPING_SET, quoted=True))
+    for number, value in enumerate(values):
+        case = case.when(exp.Literal.number(number), exp.Literal.number(value))
+    return exp.cast(case, "bigint")
+
+
+EXAMPLE = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
+
+# Flink's names of the length arguments, in order, and the names in this package's functions.
+LENGTHS = {
+    "TUMBLE": {"SIZE": "size"},
+    "HOP": {"SLIDE": "slide", "SIZE": "size"},
+    "CUMULATE": {"STEP": "step", "SIZE": "max_size"},
+    "SESSION": {"GAP": "gap"},
+}
+
+_UNITS = {
+    "WEEK": 604_800_000,
+    "DAY": 86_400_000,
+    "HOUR": 3_600_000,
+    "MINUTE": 60_000,
+    "SECOND": 1_000,
+    "MILLISECOND": 1,
+}
+
+_FUNCTIONS: dict[type[exp.Expr], str] = {
+    exp.Count: "count",
+    exp.Sum: "sum",
+    exp.Avg: "avg",
+    exp.Min: "min",
+    exp.Max: "max",
+    exp.Stddev: "stddev_samp",
+    exp.StddevSamp: "stddev_samp",
+    exp.StddevPop: "stddev_pop",
+    exp.Variance: "var_samp",
+    exp.VariancePop: "var_pop",
+    exp.ApproxDistinct: "approx_count_distinct",
+}
+_KNOWN = (
+    "COUNT, COUNT(DISTINCT), SUM, AVG, MIN, MAX, STDDEV_SAMP, STDDEV_POP, VAR_SAMP, VAR_POP and "
+    "APPROX_COUNT_DISTINCT"
+)
+_OTHERWISE = "for your own function use timerheap.spark.aggregate(...) with tumble(), hop() or cumulate()"
+
+
+@dataclass(frozen=True)
+class Call:
+    """An aggregate: the function's name in Spark, and its argument and FILTER in Spark's SQL."""
+
+    function: str
+    argument: str | None
+    condition: str | None
+
+
+def window_arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
+    """Return the name of a window function and its arguments by name."""
+    windows = call.name.upper()
+    more = "PARTITION_BY" if windows == "SESSION" else "OFFSET"
+    needed = ["DATA", "TIMECOL", *LENGTHS[windows]]
+    given: dict[str, exp.Expr] = {}
+    takes, free = f"{windows} takes {', '.join(needed)}", list(needed)
+    if more == "OFFSET":
+        takes, free = f"{takes} and optionally OFFSET", [*needed, more]
+    for argument in call.expressions:
+        if isinstance(argument, exp.Kwarg):
+            name, value = argument.this.name.upper(), argument.expression
+        elif free:
+            name, value = free[0], argument
+        else:
+            refuse(f"the argument {written(argument)}", takes)
+        if name in given or name not in (*needed, more):
+            shown = name.replace("_", " ") + ", given twice," * (name in given)
+            refuse(f"the argument {shown}", takes)
+        given[name] = value
+        free = [one for one in free if one != name]
+    missing = [name for name in needed if name not in given]
+    if missing:
+        raise ValueError(f"query: {takes}; {missing[0]} is missing")
+    return windows, given
+
+
+def descriptor(node: exp.Expr) -> str:
+    if not (isinstance(node, exp.Anonymous) and node.name.upper() == "DESCRIPTOR" and node.expressions):
+        refuse(f"TIMECOL {written(node)}", "write DESCRIPTOR(ts) with the time column")
+    if len(node.expressions) > 1:
+        refuse(f"TIMECOL {written(node)}", "write DESCRIPTOR with one column")
+    return name_of(node.expressions[0], "DESCRIPTOR")
+
+
+def milliseconds(node: exp.Expr, argument: str) -> int:
+    shown, sign = written(node), 1
+    while isinstance(node, exp.Neg):
+        node, sign = node.this, -sign
+    if not isinstance(node, exp.Interval) or not isinstance(node.this, exp.Literal) or node.unit is None:
+        refuse(f"{argument} {shown}", "write an interval such as INTERVAL '10' MINUTES")
+    unit = node.unit
+    ends = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit, unit]
+    first, last = ((one.name if isinstance(one, exp.Var) else one.key).upper() for one in ends)
+    known = list(_UNITS)
+    for name in (first, last):
+        if name.removesuffix("S") not in known:
+            refuse(f"{argument} {shown}", f"the units are {', '.join(known)}")
+    units = known[known.index(first.removesuffix("S")) : known.index(last.removesuffix("S")) + 1]
+    match = re.fullmatch(r"\s*([+-]?)\s*(\d+(?:[ :]\d+)*(?:\.\d+)?)\s*", node.this.name)
+    numbers = [] if match is None else re.split("[ :]", match[2])
+    if match is None or not units or len(numbers) != len(units):
+        raise ValueError(
+            f"query: {argument} must be an interval such as INTERVAL '10' MINUTES, got {shown}; "
+            f"{node.this.name!r} is not a number of {unit.sql()}"
+        )
+    length = sum(Decimal(number) * _UNITS[name] for number, name in zip(numbers, units, strict=True))
+    if length != int(length):
+        raise ValueError(f"query: {argument} must be a whole number of milliseconds, got {shown}")
+    return int(length) * sign * (-1 if match[1] == "-" else 1)
+
+
+class Outside:
+    """Rewrites expressions over groups: replaces each aggregate by a column and records it in `calls`."""
+
+    def __init__(self, grouped: set[str], sets: list[tuple[str, ...]]) -> None:
+        self._grouped = {*grouped, GROUPING_SET}
+        self._sets = sets
+        self.calls: dict[str, Call] = {}
+
+    def column(self, item: exp.Expr) -> tuple[str, str]:
+        """Return the expression and the name of an item of the SELECT list."""
+        if isinstance(item, exp.Alias):
+            return self.text(item.this, "SELECT"), item.alias
+        return self.text(item, "SELECT"), item.name if isinstance(item, exp.Column) else text_of(item)
+
+    def text(self, node: exp.Expr, clause: str) -> str:
+        """Return an expression in Spark's SQL, with its aggregates replaced."""
+        shown = written(node)
+        node = node.copy().transform(self._replaced)
+        if node.find(exp.Star):
+            refuse(f"{clause} *", "list the columns: keys, window_start, window_end and aggregates")
+        for column in node.find_all(exp.Column):
+            root = column.parts[0].name
+            if root not in self._grouped and root not in self.calls:
+                raise ValueError(
+                    f"query: columns in {clause} must be in GROUP BY or inside an aggregate, got {root!r} in "
+                    f"{shown}; aggregates are {_KNOWN}; {_OTHERWISE}"
+                )
+        return text_of(node)
+
+    def _replaced(self, node: exp.Expr) -> exp.Expr:
+        if isinstance(node, (exp.Grouping, exp.GroupingId)):
+            return grouping_value(node, self._sets)
+        if isinstance(node, exp.Anonymous) and node.name.upper() == "GROUP_ID":
+            refuse(written(node), "write GROUPING_ID(k, ...) with columns of GROUP BY")
+        if isinstance(node, exp.Anonymous) and node.name.upper().rpartition("_")[0] in LENGTHS:
+            refuse(f"{written(node)} with a window table function", f"write {', '.join(BOUNDS)}")
+        if not isinstance(node, (exp.AggFunc, exp.Filter)):
+            return node
+        name = computed_name(0, text_of(node))
+        self.calls[name] = call_of(node)
+        return exp.column(name, quoted=True)
+
+
+def call_of(node: exp.Expr, otherwise: str = _OTHERWISE) -> Call:
+    """Return an aggregate; raise for others, which can be computed `otherwise`."""
+    shown, condition = written(node), None
+    if isinstance(node, exp.Filter):
+        node, condition = node.this, text_of(node.expression.this)
+    function = _FUNCTIONS.get(type(node))
+    if function is None:
+        refuse(shown, f"aggregates are {_KNOWN}; {otherwise}")
+    if any(value for name, value in node.args.items() if name not in ("this", "big_int")):
+        refuse(shown, "aggregates take one argument; compute it in a view")
+    argument = node.this
+    if isinstance(argument, exp.Distinct):
+        if len(argument.expressions) != 1:
+            refuse(shown, "count the distinct values of one column, or combine several columns in a view")
+        if function not in ("count", "min", "max"):
+            refuse(shown, f"only COUNT takes DISTINCT; {otherwise}")
+        (argument,) = argument.expressions
+        function = "count_distinct" if function == "count" else function
+    if isinstance(argument, (exp.Star, exp.Literal)) and function == "count":
+        return Call(function, None, condition)
+    if argument.find(exp.AggFunc):
+        refuse(shown, "aggregates cannot be nested; aggregate the result of a nested SELECT")
+    return Call(function, text_of(argument), condition)

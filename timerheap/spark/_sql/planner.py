@@ -1,0 +1,712 @@
+"""`sql`: Flink's queries over windows as text, planned on DataFrames."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import reduce
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType, TimestampType
+
+from timerheap.functions import BatchProcessFunction
+from timerheap.spark._compat import on_connect, to_arrow_schema, with_columns
+from timerheap.spark._exchange.frames import AHEAD, CHANNEL, INPUT, KEPT, SEEN
+from timerheap.spark._group.row_buffer import RowOrder
+from timerheap.spark._plan.arguments import arrow_schema, key_columns, named_column, quoted
+from timerheap.spark._plan.build import Input, build, kept_only, marked, naive_millis, time_mode
+from timerheap.spark._plan.named_columns import ColumnOrName
+from timerheap.spark._plan.outputs import outputs_of, results_of
+from timerheap.spark._process.wrapped_runners import KEY, SIDES
+from timerheap.spark._query import Late, Query, computed_name, shown_name
+from timerheap.spark._sql.rank_functions import (
+    GROUPED,
+    FirstOfKey,
+    FirstRows,
+    GroupedSides,
+    OverRows,
+    SessionRows,
+)
+from timerheap.spark._sql.watermark_clause import time_of_table
+from timerheap.spark._windows.local_stage import (
+    ARRIVAL,
+    ENDS,
+    RANK,
+    WINDOW,
+    LocalFirstRows,
+    Ranking,
+    RankOrder,
+)
+from timerheap.spark._windows.spark_aggregates import resolve_aggregate
+from timerheap.spark._windows.window_columns import (
+    end_of,
+    fields_of,
+    name_of_column,
+    pairs_of,
+    unique_names,
+    windows_of,
+)
+from timerheap.spark._windows.window_runner import GROUPING_SET, WINDOW_BOUND, WINDOW_COLUMNS
+from timerheap.spark._windows.windows import (
+    GroupedWindows,
+    Source,
+    WindowPlan,
+    Windows,
+    cumulate,
+    hop,
+    session_window,
+    tumble,
+)
+from timerheap.spark._worker.output import SIDE_OUTPUT
+from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner, TumblingSliceAssigner
+from timerheap.watermarks import WatermarkStrategy
+
+if TYPE_CHECKING:
+    from timerheap.spark._sql.clauses import Call
+    from timerheap.spark._sql.parser import (
+        Aggregated,
+        Items,
+        Joined,
+        Node,
+        Over,
+        Ranked,
+        Selected,
+        Table,
+        Windowing,
+    )
+
+_HIDDEN = "__timerheap_"  # begins the names of columns that are not the user's
+_ORDER, _NO_KEY, _COUNT = f"{_HIDDEN}order", f"{_HIDDEN}no_key", f"{_HIDDEN}count"
+_SIDE = f"{_HIDDEN}side"  # the column with late rows beside results
+_MARKS = (SEEN, KEPT, CHANNEL, AHEAD)
+
+_WINDOWS: dict[str, Callable[..., Windows]] = {
+    "tumble": tumble,
+    "hop": hop,
+    "cumulate": cumulate,
+    "session": session_window,
+}
+
+
+def sql(
+    spark: SparkSession,
+    query: str,
+    watermark: WatermarkStrategy
+    | str
+    | timedelta
+    | Mapping[str, WatermarkStrategy | int | str | timedelta]
+    | None = None,
+    *,
+    processing_time: str | None = None,
+    time_zone: str | None = None,
+    channel: ColumnOrName | None = None,
+    late: str = "drop",
+    max_parallelism: int | None = None,
+) -> DataFrame:
+    """Run a query over windows written in Flink's SQL.
+
+    ::
+
+        SELECT window_start, window_end, k, COUNT(*) AS n
+        FROM TABLE(CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '5' MINUTE))
+        GROUP BY window_start, window_end, k
+
+    is ``cumulate(spark.table("t"), "ts", step=5_000, max_size=300_000, ...)``, then
+    ``.groupBy("k").agg(F.count("*"))`` and the projection of the SELECT list.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    query : str
+        One SELECT over TUMBLE, HOP, CUMULATE or SESSION, with positional or named arguments, and with
+        GROUPING SETS, CUBE and ROLLUP; over nested queries of these also a window Top-N, a window join or
+        another aggregation; or aggregates OVER the preceding rows of a table. Tables are the tables and
+        temporary views of `spark`, streaming or batch.
+    watermark : WatermarkStrategy or delay such as "5 seconds", or dict of str to these
+        Replaces Flink's ``WATERMARK FOR``, whose expression it may be: ``"ts - INTERVAL '5' SECOND"``, which
+        is the delay of 5 seconds. A delay is that of Flink's SQL: the watermark is the largest time minus
+        the delay, and a row of just that time is late. That of a strategy is 1 ms less, as in Flink's
+        DataStream. The keys of a dict are table names. Optional for batches, for
+        views of a DataFrame with Spark's own ``withWatermark()`` on the time column, for views of a result of
+        sql() whose time is ``window_time``, and for windows of processing time.
+    processing_time : str, optional
+        Name of the processing time in queries: ``DESCRIPTOR`` of this name makes windows of processing time,
+        and ``ORDER BY`` finds the first row of a key to arrive. By default, any name that is not a column of
+        a streaming table without a `watermark`. ``PROCTIME()`` always is one.
+    time_zone : str, optional
+        Time zone whose wall clock cuts the windows, by default the session's.
+    late : {"drop", "emit"}, default "drop"
+        What becomes of late rows. With "emit" `timerheap.spark.late_rows` returns them, as rows of the table;
+        for queries that aggregate a table's windows, aggregate OVER its rows, or find the first row of a key.
+    channel, max_parallelism
+        As for `tumble`.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        The columns of the query.
+
+    Raises
+    ------
+    ImportError
+        If sqlglot is not installed: ``pip install 'timerheap[sql]'``.
+    ValueError
+        If the query uses an unsupported feature, such as a regular join or ORDER BY; the message names it
+        and an alternative.
+
+    Notes
+    -----
+    The syntax is Flink's and the values are Spark's: Spark computes scalar expressions, ``AVG`` of integers
+    is a double. As in Flink, ``window_start`` and ``window_end`` are local times (timestamp_ntz), and
+    ``window_time`` has the type of the time column. Column names in GROUP BY and DESCRIPTOR are
+    case-sensitive, as in Flink. Rows that WHERE drops still advance the watermark, as in Flink. Windows over
+    the ``window_time`` of a view end with a later window of the view, while in Flink the watermark ends them.
+
+    The semantics are those of Flink's window table functions and window aggregation.
+    """
+    if not (isinstance(spark, SparkSession) or on_connect(spark)):
+        raise TypeError(f"spark must be a pyspark.sql.SparkSession, got {spark!r}")
+    if not isinstance(query, str):
+        raise TypeError(f"query must be a str, got {query!r}")
+    try:
+        from timerheap.spark._sql.parser import parsed
+    except ImportError as error:
+        raise ImportError("sql() needs sqlglot; run pip install 'timerheap[sql]'") from error
+    zone = time_zone if time_zone is not None else str(spark.conf.get("spark.sql.session.timeZone"))
+    options = {"time_zone": zone, "channel": channel, "late": late, "max_parallelism": max_parallelism}
+    given = {name: value for name, value in options.items() if value is not None}
+    node = parsed(query)
+    if late == "emit":
+        _expect_rows_of_table(node)
+    found = _Planner(spark, watermark, processing_time, given).relation(node)
+    if _SIDE in found.df.columns:
+        df = found.df.where(quoted(KEPT) | quoted(_SIDE).isNotNull())
+        df = _select(df, (("*", "*"),), [_SIDE])
+        return results_of(df.toDF(*df.columns[:-1], SIDE_OUTPUT))
+    df = found.timed.where(quoted(KEPT)) if KEPT in found.df.columns else found.df
+    return _select(df, (("*", "*"),))
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """The watermark of a table: event times that advance it are in the column `SEEN` of `rows`."""
+
+    table: str
+    time: str | None
+    source: Source
+    rows: DataFrame
+
+
+@dataclass(frozen=True)
+class _Relation:
+    """The rows of a query: its columns, those of `WINDOW`, and marks as long as windows have not ended.
+
+    clocks: whose watermarks end the windows
+    ended: whether each micro-batch has all rows of the windows that end in it, and no others
+    """
+
+    df: DataFrame
+    clocks: tuple[_Clock, ...]
+    ended: bool
+
+    @property
+    def timed(self) -> DataFrame:
+        """The rows, with an error for one that is kept and has no time, and so no window."""
+        if self.ended:
+            return self.df
+        time = self.clocks[0].time
+        null = f"time must not be null, got a row with null in column {time!r}; filter such rows out (WHERE "
+        null += f"{time} IS NOT NULL), or fill in a value"
+        has_time = quoted(WINDOW[0]).isNotNull() | F.raise_error(F.lit(null)).cast("boolean")
+        kept = F.when(quoted(KEPT), has_time).otherwise(False)
+        return self.df.withColumn(KEPT, kept) if self.df.isStreaming else self.df.where(kept)
+
+    @property
+    def ends(self) -> Column:
+        """When the window of a row ends, in epoch ms."""
+        if ENDS in self.df.columns:
+            return quoted(ENDS)
+        return end_of(naive_millis(quoted(WINDOW[1])) - 1, self.clocks[0].source.assigner.zone)
+
+
+def _visible(df: DataFrame) -> list[str]:
+    return [name for name in df.columns if not name.startswith(_HIDDEN)]
+
+
+def _hidden(df: DataFrame) -> list[str]:
+    return [name for name in df.columns if name in (*WINDOW, ENDS, *_MARKS, RANK, _SIDE)]
+
+
+class _Planner:
+    """Plans the nodes of one query."""
+
+    def __init__(
+        self, spark: SparkSession, watermark: object, processing_time: str | None, options: dict[str, Any]
+    ) -> None:
+        self._spark, self._watermark, self._processing_time = spark, watermark, processing_time
+        self._options = options  # of the functions that make windows
+        self._tables: dict[tuple[str, ...], DataFrame] = {}
+
+    def relation(self, node: Node) -> _Relation:
+        """Return the rows of a node."""
+        plan = getattr(self, f"_{type(node).__name__.lower()}")
+        found: _Relation = plan(node)
+        return found
+
+    def _source(
+        self, node: Windowing | Table | Over, function: str, lengths: Mapping[str, int]
+    ) -> tuple[Source, _Clock]:
+        """Return a table cut into windows, and its watermark."""
+        df = self._tables.get(node.table)  # once, so that Spark has one source of a stream
+        if df is None:
+            name = ".".join(f"`{part.replace('`', '``')}`" for part in node.table)
+            df = self._tables[node.table] = self._spark.table(name)
+            arrow_schema(f"table {'.'.join(node.table)}", df.schema)
+        for name in node.bounds:
+            if name in df.columns and WINDOW_BOUND not in df.schema[name].metadata:
+                raise ValueError(
+                    f"query: table {'.'.join(node.table)} must not have a column {name}, which its windows "
+                    f"have; rename it in a view: SELECT {name} AS ..."
+                )
+        time, strategy = time_of_table(df, node, self._watermark, self._processing_time)
+        source = _WINDOWS[function](df, time, watermark=strategy, **lengths, **self._options)._source
+        rows = source.df
+        if time is not None:
+            rows = marked(Input(rows, time, source.strategy, source.channel)).withColumn(SEEN, quoted(time))
+        return source, _Clock(".".join(node.table), time, source, rows)
+
+    def _windowing(self, node: Windowing) -> _Relation:
+        """Copy each row into all of its windows."""
+        source, clock = self._source(node, node.function, node.lengths)
+        if source.time is None:
+            raise ValueError(
+                "query: rows of windows of processing time are not supported; aggregate them with GROUP BY"
+            )
+        assigner = source.assigner
+        named = {name: quoted(there) for name, there in zip(WINDOW_COLUMNS, WINDOW, strict=True)}
+        if not isinstance(assigner, SliceAssigner):
+            found = self._session_rows(node, clock, assigner)
+            return replace(found, df=found.df.withColumns(named))
+        bounds = windows_of(source.df, source.time, assigner)
+        windows = F.inline_outer(bounds).alias(*WINDOW, ENDS)
+        rows = clock.rows.withColumn(KEPT, F.lit(True)).select("*", windows)
+        return _Relation(rows.withColumns(named), (clock,), ended=False)
+
+    def _session_rows(self, node: Windowing, clock: _Clock, assigner: SessionUnsliceAssigner) -> _Relation:
+        """Return the rows of a table, and their sessions, once these have ended."""
+        df, names = clock.rows.drop(SEEN), _visible(clock.source.df)
+        naive, time = TimestampNTZType(), df.schema[str(clock.time)].dataType
+        types = (naive, naive, time if time == naive else TimestampType())
+        bounds = [StructField(name, type_) for name, type_ in zip(WINDOW, types, strict=True)]
+        rows = [StructField(name, df.schema[name].dataType) for name in names]
+        work = SessionRows(to_arrow_schema(StructType(rows)), to_arrow_schema(StructType(bounds)), assigner)
+        result, keys = [*rows, *bounds], node.partition
+        return self._processed(
+            work, df, keys, names, result, (clock,), time=clock.time, order="arrival", late="process"
+        )
+
+    def _selected(self, node: Selected) -> _Relation:
+        found = self.relation(node.source)
+        df = _where(found, node.where).df
+        return replace(found, df=_select(df, node.columns, _hidden(df)))
+
+    def _aggregated(self, node: Aggregated) -> _Relation:
+        from timerheap.spark._sql.parser import Windowing
+
+        if isinstance(node.source, Windowing):
+            source, clock = self._source(node.source, node.source.function, node.source.lengths)
+            found = _Relation(source.df, (clock,), ended=True)
+            where = None if node.where is None else F.expr(node.where)
+            if where is not None and not (source.df.isStreaming and source.time is not None):
+                found, where = _where(found, node.where), None  # there is no watermark to advance
+            source = replace(source, where=where)
+        else:
+            found = _where(self.relation(node.source), node.where)
+            source = replace(found.clocks[0].source, **_IN_EACH_BATCH)
+        df, by = found.df, {name: name for name in node.keys}
+        if len(node.sets) > 1:
+            by = {name: computed_name(1, name) for name in node.keys}  # aggregates see the row's own
+            sets = {
+                there: (name, [at for at, names in enumerate(node.sets) if name in names])
+                for name, there in by.items()
+            }
+            df = _expanded(df, F.array(*map(F.lit, range(len(node.sets)))), sets)
+        windows: list[str] = []
+        if source.each_batch:
+            windows, df = WINDOW, df.withColumn(ENDS, F.lit(0).cast("bigint"))
+        keys = [*windows, *by.values(), *([GROUPING_SET] if len(node.sets) > 1 else [])]
+        calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
+        grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", keys) if keys else [])
+        result = grouped.agg(*(calls or [F.count("*")]))  # agg() requires one
+        bounds = [f"{_HIDDEN}batch_{name}" for name in WINDOW_COLUMNS] if windows else WINDOW
+        named = [*windows, *node.keys, *keys[len(windows) + len(by) :], *bounds, *(node.calls or [_COUNT])]
+        if source.late != "emit":
+            return replace(found, df=_select_list(result.toDF(*named), node))
+        result = _with_late(outputs_of(result).toDF(*named, SIDE_OUTPUT))
+        return replace(found, df=_select_list(result, node, [KEPT, _SIDE], quoted(KEPT)))
+
+    def _ranked(self, node: Ranked) -> _Relation:
+        from timerheap.spark._sql.parser import Table
+
+        if isinstance(node.source, Table):
+            df, clock = self._table(node.source)
+            names = _visible(clock.source.df)
+            result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
+            work, late = FirstOfKey(names, RANK), clock.source.late
+            ranked = self._processed(
+                work, df, node.keys, names, result, (clock,), time=clock.time, late=late, emits=late == "emit"
+            )
+            return replace(ranked, df=ranked.df.toDF(*names, node.name, *ranked.df.columns[len(result) :]))
+        found = self.relation(node.source)
+        df = found.timed
+        order = {f"{_ORDER}{at}": one for at, one in enumerate(node.order)}
+        added = {name: kept_only(df, F.expr(one.text)) for name, one in order.items()}
+        arrival: list[RankOrder] = []
+        if not found.ended and node.function == "row_number":
+            by, *others = node.order
+            keeps_last = node.limit == 1 and not others and by.descending and _is_time(by.text, node.source)
+            arrival = [RankOrder(name, keeps_last, nulls_first=False) for name in ARRIVAL]
+        orders = tuple(RankOrder(name, one.descending, one.nulls_first) for name, one in order.items())
+        ranking = Ranking(node.function, RANK, orders, tuple(arrival), node.limit)
+        df = unique_names(df.withColumns(added))
+        names = [*_visible(df), *WINDOW]
+        result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
+        first = FirstRows(ranking, names)
+        ranked = self._processed(
+            first,
+            df if found.ended else df.withColumn(ENDS, found.ends),
+            node.keys,
+            [*names, *added],
+            result,
+            found.clocks,
+            ended=found.ended,
+            local=None if found.ended else LocalFirstRows(ranking, [*node.keys]),
+        )
+        return replace(ranked, df=ranked.df.toDF(*map(name_of_column, names), node.name))
+
+    def _joined(self, node: Joined) -> _Relation:
+        found = self._aggregated_sides(node) or self._rows_of_sides(node)
+        both, keys = found.df, [f"{KEY}{at}" for at in range(len(node.keys))]
+        fields = [both.schema[name] for name in WINDOW]
+        for name, one in zip(GROUPED, SIDES, strict=True):
+            fields.append(StructField(name, ArrayType(both.schema[one].dataType)))
+        differing = [name for name, (*_, null_safe) in zip(keys, node.keys, strict=True) if not null_safe]
+        work = GroupedSides(differing, node.how)
+        names = [*WINDOW, *SIDES]
+        grouped = self._processed(work, both, keys, names, fields, found.clocks, ended=found.ended)
+        return replace(grouped, df=pairs_of(grouped.df, node))
+
+    def _rows_of_sides(self, node: Joined) -> _Relation:
+        """Return the rows of both sides of a join, each computed by itself."""
+        sides = [self.relation(node.left), self.relation(node.right)]
+        clocks = tuple({(clock.table, clock.time): clock for side in sides for clock in side.clocks}.values())
+        ended = len(clocks) == 1 and all(side.ended for side in sides)
+        streaming = sides[0].df.isStreaming
+        if streaming != sides[1].df.isStreaming:
+            raise ValueError(
+                "query: a JOIN must be of two streams or of two batches, got one of each; read both tables "
+                "as streams, or join the result with the batch in Spark"
+            )
+        if streaming and not ended and (len(clocks) > 2 or any(clock.time is None for clock in clocks)):
+            raise ValueError(
+                "query: a window join of more than two streams, or of processing time, is not supported; "
+                "write the result of the first join to a table, and join that"
+            )
+        keys = [f"{KEY}{at}" for at in range(len(node.keys))]
+        rows = []
+        for number, side in enumerate(sides):
+            df, texts = side.timed, [texts[number] for *texts, _ in node.keys]
+            by = {name: kept_only(df, F.expr(one)) for name, one in zip(keys, texts, strict=True)}
+            df = unique_names(df.withColumns({**by, ENDS: side.ends}))
+            content = F.struct(*map(quoted, _visible(df))).alias(SIDES[number])
+            marks = [quoted(mark) for mark in (*keys, *_hidden(df))]
+            if len(clocks) == 2:
+                marks.append(F.lit(clocks.index(side.clocks[0])).cast("tinyint").alias(INPUT))
+            rows.append(df.select(content, *marks))
+        if streaming and not ended:  # also event times without results advance the watermark
+            seen = {(side.clocks[0].table, side.clocks[0].time) for side in sides if not side.ended}
+            for number, clock in enumerate(clocks):
+                if (clock.table, clock.time) not in seen:
+                    marks = [quoted(name) for name in clock.rows.columns if name in _MARKS]
+                    input_ = [F.lit(number).cast("tinyint").alias(INPUT)] if len(clocks) == 2 else []
+                    rows.append(clock.rows.select(*marks, *input_, F.lit(False).alias(KEPT)))
+        both = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
+        return _Relation(with_columns(both, _filled(both)), clocks, ended)
+
+    def _aggregated_sides(self, node: Joined) -> _Relation | None:
+        """Return the rows of both sides of a join if they are aggregates of the same windows, else None.
+
+        One operator computes both, as it does with two grouping sets, so Spark reads the table once. A row is
+        in the sets of the sides whose WHERE it meets.
+        """
+        from timerheap.spark._sql.parser import Aggregated, Windowing
+
+        sides = [one for one in (node.left, node.right) if isinstance(one, Aggregated) and not one.sets[1:]]
+        table = sides[0].source if sides else None
+        if len(sides) < 2 or not isinstance(table, Windowing) or sides[1].source != table:
+            return None
+        source, clock = self._source(table, table.function, table.lengths)
+        if source.time is None:
+            return None
+        left, right = (F.expr(side.where or "true") for side in sides)
+        both, neither = F.array(F.lit(0), F.lit(1)), F.array(F.lit(None).cast("int"))
+        numbers = F.when(left & right, both).when(left, F.array(F.lit(0))).when(right, F.array(F.lit(1)))
+        names = [
+            {name: computed_name(number, name) for name in side.keys}
+            | {name: computed_name(2 + number, shown_name(name)) for name in side.calls}
+            for number, side in enumerate(sides)
+        ]
+        by: dict[str, tuple[str, list[int]]] = {}
+        calls = []
+        for number, (side, there) in enumerate(zip(sides, names, strict=True)):
+            by |= {there[name]: (name, [number]) for name in side.keys}
+            for name, call in side.calls.items():
+                calls.append(_aggregate(call, quoted(GROUPING_SET) == number).alias(there[name]))
+        df = _expanded(source.df, numbers.otherwise(neither), by)
+        kept = quoted(GROUPING_SET).isNotNull()
+        if df.isStreaming:
+            source = replace(source, where=kept)
+        else:
+            df = df.where(kept)
+        grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", [*by, GROUPING_SET]))
+        result = grouped.agg(*(calls or [F.count("*")]))
+        of_calls = [there[name] for side, there in zip(sides, names, strict=True) for name in side.calls]
+        result = result.toDF(*by, GROUPING_SET, *WINDOW, *(of_calls or [_COUNT]))
+        keys = {f"{KEY}{at}": texts for at, (*texts, _) in enumerate(node.keys)}
+        for number, (side, there) in enumerate(zip(sides, names, strict=True)):
+            others = [name for name in result.columns if name not in (*there.values(), *WINDOW)]
+            result = result.withColumnsRenamed({name: shown for shown, name in there.items()})
+            of_side = quoted(GROUPING_SET) == number
+            result = _select_list(result, side, others, of_side)
+            keyed = {key: F.when(of_side, F.expr(texts[number])) for key, texts in keys.items()}
+            if number:
+                keyed = {key: F.coalesce(quoted(key), one) for key, one in keyed.items()}
+            result = unique_names(with_columns(result, keyed))
+            content = F.struct(*map(quoted, result.columns[: len(side.columns)]))
+            content = F.when(of_side, content).alias(SIDES[number])
+            result = result.select(content, *map(quoted, dict.fromkeys([*others, *keys, *WINDOW])))
+        found = _Relation(result, (clock,), ended=True)
+        return replace(found, df=result.withColumn(ENDS, found.ends))
+
+    def _table(self, node: Table | Over) -> tuple[DataFrame, _Clock]:
+        """Return the rows of a table with their marks, and its watermark."""
+        source, clock = self._source(node, "tumble", {"size": 1})
+        if node.where is None:
+            return clock.rows.drop(SEEN), clock
+        if source.time is None:  # there is no watermark to advance
+            return clock.rows.where(F.expr(node.where)), clock
+        kept, timed = F.coalesce(F.expr(node.where), F.lit(False)), quoted(source.time).isNotNull()
+        return clock.rows.drop(SEEN).withColumn(KEPT, kept).where(quoted(KEPT) | timed), clock
+
+    def _over(self, node: Over) -> _Relation:
+        df, clock = self._table(node)
+        if clock.time is None:
+            raise ValueError(
+                f"query: OVER (ORDER BY {node.time}) of processing time is not supported; order by an "
+                "event-time column, or use timerheap.spark.process() with processing_time=True"
+            )
+        names = _visible(clock.source.df)
+        calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
+        plan = WindowPlan(
+            clock.source, [], [resolve_aggregate(df, call, at) for at, call in enumerate(calls)]
+        )
+        df = plan.with_inputs(df)
+        types = to_arrow_schema(StructType([df.schema[name] for name in plan.dtypes]))
+        result = [*(df.schema[name] for name in names), *(one.field for one in plan.computed)]
+        emits = clock.source.late == "emit"
+        work = OverRows(plan.work(), names, types, node.preceding, node.rows, emits)
+        used = [*names, *plan.dtypes]
+        return self._processed(
+            work, df, node.keys, used, result, (clock,), time=clock.time, late="process", emits=emits
+        )
+
+    def _processed(
+        self,
+        work: BatchProcessFunction,
+        df: DataFrame,
+        keys: Sequence[str],
+        names: list[str],
+        result: list[StructField],
+        clocks: tuple[_Clock, ...],
+        *,
+        time: str | None = ENDS,
+        ended: bool = False,
+        local: LocalFirstRows | None = None,
+        order: RowOrder = "event_time",
+        late: Late = "drop",
+        emits: bool = False,
+    ) -> _Relation:
+        """Return what a function makes of rows, once the watermark has passed their `time`.
+
+        emits: whether late rows are part of the result, with the columns of the table
+        """
+        if time == ENDS and (ended or not df.isStreaming):
+            df = df.drop(*_MARKS).withColumn(ENDS, F.lit(0).cast("bigint"))
+        by = list(keys) or [_NO_KEY]
+        df = df if keys else df.withColumn(_NO_KEY, F.lit(0))
+        used = list(dict.fromkeys([*by, *names, *([] if time is None else [time])]))
+        df = df.select(*map(quoted, [*used, *(name for name in df.columns if name in (*_MARKS, INPUT))]))
+        rows = [df.schema[name] for name in used]
+        sources = [clock.source for clock in clocks]
+        late_columns = _visible(sources[0].df) if emits else []
+        strategies = tuple(source.strategy for source in sources)
+        query = Query(
+            work=work,
+            key=by if KEY in by[0] else key_columns(df, "PARTITION BY", by),
+            rows=StructType(rows + [StructField(name, LongType(), False) for name in ARRIVAL if local]),
+            result=StructType(result),
+            event_time=time,
+            watermarks=strategies,
+            channels=tuple(source.channel for source in sources),
+            order="arrival" if time is None else order,
+            time_mode="None" if ended else time_mode(df, False, *strategies),
+            max_parallelism=self._options.get("max_parallelism"),
+            key_names=[name for name in keys if not name.startswith(_HIDDEN)],
+            reduce=local,
+            late=late,
+            late_row=StructType([df.schema[name] for name in late_columns]) if emits else None,
+            late_columns=tuple(late_columns),
+        )
+        result_df = build(query, df, each_batch=ended)
+        return _Relation(_with_late(result_df) if emits else result_df, clocks, ended=True)
+
+
+_IN_EACH_BATCH: dict[str, Any] = {
+    "time": ENDS,
+    "assigner": TumblingSliceAssigner(1),
+    "strategy": WatermarkStrategy.for_monotonous_timestamps(),
+    "channel": None,
+    "where": None,
+    "each_batch": True,
+}
+"""How the rows of windows that have ended are aggregated again: their windows are keys."""
+
+
+def _select_list(
+    result: DataFrame, node: Aggregated, others: Sequence[str] = (), of_side: Column | None = None
+) -> DataFrame:
+    """Return the columns of an aggregation's SELECT, and `others`, where HAVING is true.
+
+    In rows that are not `of_side` the columns are null, and HAVING does not matter.
+    """
+    places = dict(zip(WINDOW_COLUMNS, WINDOW, strict=True))
+    result = result.withColumns({name: quoted(places[which]) for name, which in node.source.bounds.items()})
+    if node.having is not None:
+        having = F.expr(node.having)
+        result = result.where(having if of_side is None else F.when(of_side, having).otherwise(True))
+    return _select(result, node.columns, [*others, *WINDOW], of_side, node.bounds)
+
+
+def _with_late(result: DataFrame) -> DataFrame:
+    """Return results with the late rows beside them, which are not kept."""
+    outputs = outputs_of(result).withColumnRenamed(SIDE_OUTPUT, _SIDE)
+    return outputs.withColumn(KEPT, quoted(_SIDE).isNull())
+
+
+def _expect_rows_of_table(node: Node) -> None:
+    """Raise unless the late rows of a query are those of one table, and its operator the only one."""
+    from timerheap.spark._sql.parser import Aggregated, Over, Ranked, Selected, Table, Windowing
+
+    while isinstance(node, Selected):
+        node = node.source
+    of_windows = isinstance(node, Aggregated) and isinstance(node.source, Windowing) and not node.sets[1:]
+    of_table = isinstance(node, Ranked) and isinstance(node.source, Table)
+    if not (of_windows or of_table or isinstance(node, Over)):
+        raise ValueError(
+            'late must be "drop" for a query that joins, ranks or aggregates results, has grouping sets, or '
+            'selects rows of windows, got "emit"; make a view of the inner query with late="emit", query it'
+        )
+
+
+def _where(found: _Relation, condition: str | None) -> _Relation:
+    """Return the rows that meet a condition; the others advance the watermark until windows have ended."""
+    if condition is None:
+        return found
+    if KEPT not in found.df.columns or not (found.ended or found.df.isStreaming):
+        return replace(found, df=found.df.where(F.expr(condition)))
+    kept = F.coalesce(kept_only(found.df, F.expr(condition)), F.lit(False))
+    return replace(found, df=found.df.withColumn(KEPT, kept))
+
+
+def _select(
+    df: DataFrame,
+    items: Items,
+    others: Sequence[str] = (),
+    wanted: Column | None = None,
+    bounds: Mapping[str, str] = MappingProxyType({}),
+) -> DataFrame:
+    """Return the columns of a SELECT, whose names may occur twice, and `others`.
+
+    What it computes is null in rows that are not kept, or not `wanted`. Its `bounds` of windows are marked.
+    """
+    columns: list[Column] = []
+    names: list[str | None] = []
+    for text, name in items:
+        if name == "*":
+            sides = [side for side in SIDES if side in df.columns and text in ("*", f"{side}.*")]
+            columns += [F.col(f"{side}.*") for side in sides] or [F.col("*")]
+            visible = _visible(df)
+            names += [field for side in sides for field in fields_of(df, side)] or [
+                name if name in visible else None for name in df.columns
+            ]
+            continue
+        column = F.expr(text)
+        if not re.fullmatch(r"\w+|`[^`]*`", text):  # a column as it is keeps its metadata
+            column = kept_only(df, column) if wanted is None else F.when(wanted, column)
+        mark = {"metadata": {WINDOW_BOUND: bounds[name]}} if name in bounds else {}
+        columns.append(column.alias(name, **mark))
+        names.append(name)
+    result = df.select(*columns, *map(quoted, others))
+    names += others
+    if None in names:
+        result = result.toDF(*map(str, range(len(names))))
+        kept = {str(at): name for at, name in enumerate(names) if name is not None}
+        result = result.select(*map(quoted, kept)).toDF(*kept.values())
+    return result
+
+
+def _filled(both: DataFrame) -> dict[str, Column]:
+    """Return the marks in which a row of one side has nothing."""
+    filled = {KEPT: F.coalesce(quoted(KEPT), F.lit(True))} if KEPT in both.columns else {}
+    if AHEAD in both.columns:
+        filled[AHEAD] = F.coalesce(quoted(AHEAD), F.lit(False))
+    return filled
+
+
+def _is_time(column: str, node: Node) -> bool:
+    """Return whether a column of rows of windows is their time, or that of their windows."""
+    from timerheap.spark._sql.parser import Selected, Windowing
+
+    name = column.strip("`").lower()
+    while isinstance(node, Selected):
+        name = next((text for text, shown in node.columns if shown.lower() == name), name).strip("`").lower()
+        node = node.source
+    return isinstance(node, Windowing) and name in (node.time.lower(), WINDOW_COLUMNS[-1])
+
+
+def _expanded(df: DataFrame, numbers: Column, keys: Mapping[str, tuple[str, list[int]]]) -> DataFrame:
+    """Copy each row into the grouping sets of its `numbers`, an array, with the number of the set.
+
+    keys: for each new key column the column, and the sets that have it; in others the key is null
+    """
+    df = df.withColumn(GROUPING_SET, F.explode(numbers))
+    columns = {}
+    for there, (name, having) in keys.items():
+        named_column(df, "GROUP BY", name)
+        columns[there] = F.when(quoted(GROUPING_SET).isin(having), quoted(name))
+    return with_columns(df, columns)
+
+
+def _aggregate(call: Call, wanted: Column | None = None) -> Column:
+    """Return an aggregate, which computes nothing for rows that are not `wanted`."""
+    function: Callable[[Column | str], Column] = getattr(F, call.function)
+    value = None if call.argument is None else F.expr(call.argument)
+    for condition in (None if call.condition is None else F.expr(call.condition), wanted):
+        if condition is not None:
+            value = F.when(condition, F.lit(1) if value is None else value)
+    return function("*" if value is None else value)

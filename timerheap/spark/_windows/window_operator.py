@@ -1,0 +1,370 @@
+"""`window_operator`: Flink's DataStream windows on a Spark DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from timerheap._arguments import not_negative
+from timerheap._values import records
+from timerheap.functions import KeyedProcessFunction, RuntimeContext
+from timerheap.output_tag import OutputTag, is_tagged
+from timerheap.row import Row
+from timerheap.spark._arrow import map_type
+from timerheap.spark._query import LATE_ROWS, shown_name
+from timerheap.timer import MAX_WATERMARK
+from timerheap.types import LOCAL
+from timerheap.watermarks import WatermarkStrategy
+from timerheap.windows import (
+    AggregateFunction,
+    Evictor,
+    GlobalWindows,
+    MergingWindowAssigner,
+    ProcessWindowFunction,
+    ReduceFunction,
+    Trigger,
+    WindowAssigner,
+    WindowFunction,
+    WindowOperator,
+)
+from timerheap.windows.assigners import CountWindowAssigner
+from timerheap.windows.window_functions import as_window_function
+
+if TYPE_CHECKING:
+    from timerheap.spark._plan.named_columns import ColumnOrName
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATE = OutputTag(LATE_ROWS, "null")  # the type is that of the query
+_BOUNDS = StructType([StructField(name, TimestampType()) for name in ("window_start", "window_end")])
+
+
+def window_operator(
+    df: DataFrame | GroupedData,
+    key: ColumnOrName | Sequence[ColumnOrName] | None = None,
+    assigner: WindowAssigner | None = None,
+    function: AggregateFunction
+    | ReduceFunction
+    | Callable[[Any, Any], Any]
+    | ProcessWindowFunction
+    | WindowFunction
+    | None = None,
+    output_schema: str | StructType | None = None,
+    event_time: ColumnOrName | None = None,
+    *,
+    window_function: ProcessWindowFunction | WindowFunction | None = None,
+    accumulator_type: object = None,
+    trigger: Trigger | None = None,
+    evictor: Evictor | None = None,
+    allowed_lateness: int | timedelta | str = 0,
+    late: str = "drop",
+    null_time: str = "error",
+    watermark: WatermarkStrategy | int | str | timedelta | None = None,
+    order: str = "arrival",
+    channel: ColumnOrName | None = None,
+    processing_time: bool = False,
+    max_parallelism: int | None = None,
+    output_event_time: ColumnOrName | None = None,
+    side_outputs: Sequence[OutputTag] | None = None,
+) -> DataFrame:
+    """Assign the rows of each key to windows, on a streaming or batch DataFrame, and return the results.
+
+    Each result is a row with the key columns, ``window_start`` and ``window_end`` (timestamps; the end is
+    exclusive; null for the global window and count windows), and the columns of `output_schema`, which the
+    function computes. The end of a batch DataFrame is a watermark that ends all event-time windows.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame or pyspark.sql.GroupedData
+        ``df.groupBy("a", "b")`` names the key columns, too.
+    key : str, Column, or list of them
+        Key columns, of atomic types; left out if `df` is grouped. Null is a distinct value. An expression is
+        a column of the result, but not of the elements.
+    assigner : timerheap.windows.WindowAssigner
+        Such as ``TumblingEventTimeWindows.of(60_000)`` or ``EventTimeSessionWindows.with_gap(60_000)``.
+    function : AggregateFunction, ReduceFunction, ProcessWindowFunction or WindowFunction
+        An instance. Elements are the rows of `df`, each a ``pyspark.sql.Row``. A result is a tuple or Row (by
+        position) or a dict with the columns of `output_schema`, or a plain value if there is one column. An
+        AggregateFunction keeps one accumulator per window, a ReduceFunction one row, the others all rows of
+        the window. A plain function ``(value1, value2) -> value`` is a ReduceFunction.
+    output_schema : str or pyspark.sql.types.StructType
+        Schema of the function's results, without the key and the window.
+    event_time : str or Column, optional
+        Column of the event time: a timestamp (truncated to ms) or a bigint of epoch ms. Event-time windows
+        need it, a stream with ``withWatermark``, or a timestamp assigner in `watermark`.
+    window_function : ProcessWindowFunction or WindowFunction, optional
+        With an AggregateFunction or a ReduceFunction: receives its result as the only element and yields
+        rows.
+    accumulator_type
+        Type of the accumulators; required with an AggregateFunction. A ``Types.*``, a DDL string, a Spark or
+        a pyarrow type.
+    trigger : timerheap.windows.Trigger, optional
+        When a window fires; by default at its end. Each firing returns its own rows.
+    evictor : timerheap.windows.Evictor, optional
+        Removes rows from a window when it fires. The window then keeps all its rows, with any function.
+    allowed_lateness : int, timedelta or str
+        How long a window is kept after its end, in ms. Each late row in that time fires the window again.
+    late : {"drop", "emit"}, default "drop"
+        What becomes of a row that is too late for all its windows. With "emit" `timerheap.spark.late_rows`
+        returns it.
+    null_time : {"error", "drop"}, default "error"
+        What becomes of rows whose event time is null, as in `timerheap.spark.process`.
+    order : {"arrival", "event_time"}
+        "arrival", as in Flink: a row is added to its windows when it arrives, and is late if they have ended,
+        plus `allowed_lateness`. A result at the end of a window has the same rows in either order.
+        "event_time", for functions and triggers that depend on the order of rows: rows are added in the order
+        of their event time, once the watermark has passed them. Then every row behind the watermark is late.
+    watermark, channel, processing_time, max_parallelism, output_event_time, side_outputs
+        As in `timerheap.spark.process`. Processing-time windows require ``processing_time=True`` and a
+        stream. ``output_event_time="window_end"`` makes ``window_end`` Spark's event time.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        The results, for output mode append.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is invalid, before the query starts.
+
+    Notes
+    -----
+    Semantics: Flink's ``WindowOperator`` (`timerheap.windows.WindowOperator`), run inside a
+    KeyedProcessFunction by `timerheap.spark.process`. Python handles rows one at a time; the cost per row is
+    proportional to the number of its windows. In the checkpoint the accumulators of all windows of a key are
+    one value, and so are their rows. A micro-batch with rows of a key writes the whole value, so prefer an
+    AggregateFunction for large windows. Timestamps in rows are naive and local, as everywhere in PySpark.
+
+    Examples
+    --------
+    Return the sessions of each plane's flights as they end, and the rows that were too late::
+
+        class Count(AggregateFunction):
+            def create_accumulator(self): return 0
+            def add(self, value, accumulator): return accumulator + 1
+            def get_result(self, accumulator): return accumulator
+            def merge(self, acc_a, acc_b): return acc_a + acc_b
+
+        sessions = timerheap.spark.window_operator(
+            flights, "plane", EventTimeSessionWindows.with_gap(Duration.of_hours(3)), Count(),
+            "flights bigint", "at", accumulator_type=Types.LONG(), late="emit",
+            watermark=WatermarkStrategy.for_bounded_out_of_orderness(5_000))
+    """
+    # Here, since workers import this module for `_Windows`.
+    from timerheap.spark._plan.arguments import (
+        arrow_schema,
+        key_columns,
+        late_rows,
+        parsed_schema,
+        row_order,
+        sendable,
+    )
+    from timerheap.spark._plan.build import build
+    from timerheap.spark._plan.named_columns import Columns, ungrouped
+    from timerheap.spark._plan.outputs import side_tags
+    from timerheap.spark._process.process import planned_query
+
+    rows, grouping = ungrouped("df", df, "key", key)
+    if assigner is None or function is None:
+        raise TypeError(
+            "assigner and function must be passed, by name if df is grouped, got "
+            f"{assigner!r} and {function!r}"
+        )
+    columns = Columns("df", rows)
+    arrow_schema("df", columns.df.schema)
+    names = columns.many("key", grouping)
+    keys = key_columns(columns.df, "key", names)
+    fields = [columns.df.schema[name] for name in keys]
+    time = columns.timed("", event_time, watermark)[0]
+    labels = [
+        StructField(shown_name(field.name), field.dataType, field.nullable, field.metadata)
+        for field in fields
+    ]
+    result = parsed_schema(output_schema)
+    function = as_window_function(function)
+    accumulates = isinstance(function, AggregateFunction) and evictor is None
+    elements = None if accumulates else _element_type(arrow_schema("df", rows.schema._as_nullable()))
+    operator = partial(
+        WindowOperator,
+        assigner,
+        trigger=trigger,
+        evictor=evictor,
+        allowed_lateness=allowed_lateness,
+        accumulator_type=accumulator_type,
+        element_type=elements,
+    )
+    operator(function, window_function)  # checks the user's arguments before they are wrapped
+    sendable(function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction)
+    _times(assigner, time, processing_time)
+    emits = late_rows(late) == "emit"
+    if emits and not assigner.is_event_time():
+        raise ValueError(f'late must be "drop" with {assigner!r}, for which no row is late, got {late!r}')
+    by_event_time = row_order(order, rows, time) == "event_time"
+    if by_event_time and not_negative("allowed_lateness", allowed_lateness):
+        raise ValueError(
+            f'allowed_lateness must be 0 with order="event_time", got {allowed_lateness!r}; no row behind '
+            "the watermark reaches a window there: use a watermark with more delay"
+        )
+    sends_late = emits and not by_event_time  # with order="event_time" none reaches a window
+    hosted = _Windows(operator, function, window_function, len(keys), result.names, sends_late)
+    # Windows that touch are one session: the row that begins where a session ends comes before its timer.
+    hosted._timers_wait = int(isinstance(assigner, MergingWindowAssigner))
+    query, marked = planned_query(
+        sendable(hosted, KeyedProcessFunction),
+        hosted,
+        rows,
+        grouping,
+        _result_type(labels, result),
+        event_time,
+        watermark=watermark,
+        order=order,
+        channel=channel,
+        late=late if by_event_time else None,
+        null_time=null_time,
+        processing_time=processing_time,
+        max_parallelism=max_parallelism,
+        drop_state=(),
+        rename_state=None,
+        side_outputs=side_tags(side_outputs, function, window_function),
+    )
+    if sends_late:
+        query = replace(query, late_row=rows.schema)
+    return build(query, marked, output_event_time=output_event_time)
+
+
+def _times(assigner: WindowAssigner, time: str | None, processing_time: bool) -> None:
+    if assigner.is_event_time():
+        if time is None:
+            raise ValueError(f"event_time must name the event-time column with {assigner!r}, got None")
+    elif not processing_time and not isinstance(assigner, (GlobalWindows, CountWindowAssigner)):
+        raise ValueError(f"processing_time must be True with {assigner!r}, got {processing_time!r}")
+
+
+def _result_type(keys: list[StructField], result: StructType) -> StructType:
+    whole = StructType([*keys, *_BOUNDS, *result])
+    taken = sorted({name for name in whole.names if whole.names.count(name) > 1})
+    if taken:
+        raise ValueError(
+            f"output_schema must not repeat the columns of the key and of the window, got {taken[0]!r}; "
+            "leave it out, or rename it"
+        )
+    return whole
+
+
+def _element_type(rows: pa.Schema) -> pa.DataType:
+    return map_type(pa.struct(list(rows)), _local)
+
+
+def _local(type_: pa.DataType) -> pa.DataType:
+    """Return the type of a column as rows have it, with moments in local time."""
+    return pa.timestamp(type_.unit, LOCAL) if getattr(type_, "tz", None) else type_
+
+
+class _Windows(KeyedProcessFunction):
+    """Runs the window operator, and adds the key and the window to its results."""
+
+    _any_order = True
+
+    def __init__(
+        self,
+        operator: Callable[..., WindowOperator],
+        function: Any,
+        window_function: Any,
+        keys: int,
+        names: list[str],
+        sends_late: bool,
+    ) -> None:
+        late = self._late if sends_late else None
+        if isinstance(function, (AggregateFunction, ReduceFunction)):
+            self._windows = operator(function, _Labelled(window_function, keys, names), late=late)
+        else:
+            self._windows = operator(_Labelled(function, keys, names), late=late)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._windows.open(runtime_context)
+
+    def close(self) -> None:
+        self._windows.close()
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        return self._windows.process_element(value, ctx)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        return self._windows.on_timer(timestamp, ctx)
+
+    def _late(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+        late_by = ctx.timer_service().current_watermark() + 1 - ctx.timestamp()
+        return [(_LATE, (*value, min(late_by, MAX_WATERMARK)))]
+
+
+class _Labelled(ProcessWindowFunction):
+    """Adds the key and the window to the results of a window function.
+
+    function: None if the elements themselves are the results
+    keys: number of key columns
+    names: column names of a result
+    """
+
+    def __init__(self, function: Any, keys: int, names: list[str]) -> None:
+        self._function = function
+        self._keys = keys
+        self._names = names
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        if self._function is not None:
+            self._function.open(runtime_context)
+
+    def close(self) -> None:
+        if self._function is not None:
+            self._function.close()
+
+    def clear(self, context: ProcessWindowFunction.Context) -> None:
+        if isinstance(self._function, ProcessWindowFunction):
+            self._function.clear(context)
+
+    def process(self, key: Any, context: ProcessWindowFunction.Context, elements: Any) -> Iterable[Any]:
+        function, window = self._function, context.window()
+        if isinstance(function, ProcessWindowFunction):
+            results = records("process", function.process(key, context, elements))
+        elif function is not None:
+            results = records("apply", function.apply(key, window, elements))
+        else:
+            results = elements
+        keys = (key,) if self._keys == 1 else key
+        label = (*keys, _timestamp(window.start), _timestamp(window.end))
+        for result in results:
+            if is_tagged(result):
+                yield result
+                continue
+            yield (*label, *self._row(result))
+
+    def _row(self, result: Any) -> tuple[Any, ...]:
+        names = self._names
+        if isinstance(result, Row):
+            result = result.as_dict() if result.has_field_names() else tuple(result)
+        if isinstance(result, dict) and result.keys() <= set(names):
+            return tuple(result.get(name) for name in names)
+        if isinstance(result, tuple if len(names) == 1 else (tuple, list)) and len(result) == len(names):
+            return tuple(result)
+        if len(names) == 1 and not isinstance(result, (tuple, dict)):
+            return (result,)
+        raise ValueError(
+            f"the window's function must return results that fit output_schema's columns {names}, got "
+            f"{result!r}; return a tuple or Row with {len(names)} values, or a dict with these names"
+        )
+
+
+def _timestamp(millis: int | None) -> datetime | None:
+    try:
+        return None if millis is None else _EPOCH + timedelta(milliseconds=millis)
+    except OverflowError:
+        raise ValueError(
+            f"window_start and window_end must be between the years 1 and 9999, got {millis} ms"
+        ) from None

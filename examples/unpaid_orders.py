@@ -64,7 +64,7 @@ def run(spark: SparkSession, folder: Path) -> DataFrame:
     write_events(folder / "orders", ORDERS)
     write_events(folder / "payments", PAYMENTS)
     reader = spark.readStream.schema("order_id int, at timestamp")
-    unpaid = timerheap.spark.process_connected(
+    unpaid = timerheap.spark.process_two(
         reader.json(str(folder / "orders")),
         reader.json(str(folder / "payments")),
         key="order_id",

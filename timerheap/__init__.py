@@ -106,7 +106,7 @@ _REFUSED = {
     ),
     **dict.fromkeys(
         ("CoProcessFunction", "CoMapFunction", "CoFlatMapFunction"),
-        "write a KeyedCoProcessFunction for timerheap.spark.process_connected",
+        "write a KeyedCoProcessFunction for timerheap.spark.process_two",
     ),
     **dict.fromkeys(
         ("AllWindowFunction", "ProcessAllWindowFunction"),

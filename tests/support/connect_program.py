@@ -209,9 +209,7 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
         "columns": lambda: timerheap.spark.process(
             df.groupBy("k"), function=Columns(), output_schema=OUTPUT, **OPTIONS
         ),
-        "two inputs": lambda: timerheap.spark.process_connected(
-            df, df, "k", Sides(), OUTPUT, **right, **OPTIONS
-        ),
+        "two inputs": lambda: timerheap.spark.process_two(df, df, "k", Sides(), OUTPUT, **right, **OPTIONS),
         "rules": lambda: timerheap.spark.process_broadcast(
             df, df.where("k = 'a'"), "k", Ruled(), OUTPUT, **OPTIONS
         ),
@@ -230,7 +228,7 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
         "cumulate": lambda: grouped(
             timerheap.spark.cumulate(timed, "at", step=2000, max_size=4000, watermark=WATERMARK)
         ),
-        "session": lambda: grouped(timerheap.spark.session_window(timed, "at", 2000, watermark=WATERMARK)),
+        "session": lambda: grouped(timerheap.spark.session(timed, "at", 2000, watermark=WATERMARK)),
         "sql": lambda: of_sql(COUNTS),
         "ranks": lambda: of_sql(FIRST),
     }

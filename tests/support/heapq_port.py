@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from timerheap.spark import GroupTimers
+from timerheap.spark import GroupStateTimers
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
@@ -58,7 +58,7 @@ def late_orders_heapq(
 def late_orders_timerheap(
     key: tuple[Any, ...], batches: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    with GroupTimers(state) as queue:  # queue
+    with GroupStateTimers(state) as queue:  # queue
         (delivered,) = queue.state or (0,)  # queue
         for batch in batches:
             rows = batch[["event", "order_id", "deadline", "new_deadline"]]

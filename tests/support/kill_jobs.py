@@ -309,7 +309,7 @@ def hop(df: DataFrame, killer: Killer | None = None) -> DataFrame:
 
 
 def session(df: DataFrame, killer: Killer | None = None) -> DataFrame:
-    cut = timerheap.spark.session_window(df, "at", 700, watermark=WATERMARK, max_parallelism=8)
+    cut = timerheap.spark.session(df, "at", 700, watermark=WATERMARK, max_parallelism=8)
     return cut.groupBy("k").agg(F.count("*").alias("rows"), F.sum("n").alias("n"))
 
 

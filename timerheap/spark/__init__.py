@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from timerheap.spark._available_now import run_available_now, start
     from timerheap.spark._plan.outputs import late_rows, side_output, with_side_outputs
     from timerheap.spark._plan.progress import Progress, progress, with_name
-    from timerheap.spark._process.process import process, process_broadcast, process_connected
+    from timerheap.spark._process.process import process, process_broadcast, process_two
     from timerheap.spark._processors.transform_with_state import (
         transform_with_state,
         transform_with_state_in_pandas,
@@ -25,27 +25,26 @@ if TYPE_CHECKING:
     from timerheap.spark._sql.planner import sql
     from timerheap.spark._state.checkpoint_reader import CheckpointState, read_checkpoint
     from timerheap.spark._state.initial_state import InitialState
-    from timerheap.spark._stateful_timers import GroupTimers, ProcessorTimers
-    from timerheap.spark._windows.spark_aggregates import aggregate
+    from timerheap.spark._stateful_timers import GroupStateTimers, ProcessorTimers
+    from timerheap.spark._windows.spark_aggregates import udaf
     from timerheap.spark._windows.window_operator import window_operator
     from timerheap.spark._windows.windows import (
         GroupedWindows,
         Windows,
         cumulate,
         hop,
-        session_window,
+        session,
         tumble,
     )
 
 __all__ = [
     "CheckpointState",
-    "GroupTimers",
+    "GroupStateTimers",
     "GroupedWindows",
     "InitialState",
     "ProcessorTimers",
     "Progress",
     "Windows",
-    "aggregate",
     "async_map",
     "cumulate",
     "ensure_java",
@@ -53,11 +52,11 @@ __all__ = [
     "late_rows",
     "process",
     "process_broadcast",
-    "process_connected",
+    "process_two",
     "progress",
     "read_checkpoint",
     "run_available_now",
-    "session_window",
+    "session",
     "settings",
     "side_output",
     "sql",
@@ -65,6 +64,7 @@ __all__ = [
     "transform_with_state",
     "transform_with_state_in_pandas",
     "tumble",
+    "udaf",
     "window_operator",
     "with_name",
     "with_side_outputs",
@@ -74,18 +74,18 @@ _HOMES = {
     "spark._async_map": "async_map",
     "spark._available_now": "run_available_now start",
     "_java": "ensure_java",
-    "spark._windows.spark_aggregates": "aggregate",
+    "spark._windows.spark_aggregates": "udaf",
     "spark._state.checkpoint_reader": "CheckpointState read_checkpoint",
     "spark._state.initial_state": "InitialState",
     "spark._plan.outputs": "late_rows side_output with_side_outputs",
     "spark._plan.progress": "Progress progress with_name",
-    "spark._process.process": "process process_broadcast process_connected",
+    "spark._process.process": "process process_broadcast process_two",
     "spark._processors.transform_with_state": "transform_with_state transform_with_state_in_pandas",
     "spark._settings": "settings",
     "spark._sql.planner": "sql",
-    "spark._stateful_timers": "GroupTimers ProcessorTimers",
+    "spark._stateful_timers": "GroupStateTimers ProcessorTimers",
     "spark._windows.window_operator": "window_operator",
-    "spark._windows.windows": "GroupedWindows Windows cumulate hop session_window tumble",
+    "spark._windows.windows": "GroupedWindows Windows cumulate hop session tumble",
 }
 
 

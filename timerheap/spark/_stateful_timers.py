@@ -1,4 +1,4 @@
-"""`GroupTimers` and `ProcessorTimers`: a timer heap inside a user's own stateful function."""
+"""`GroupStateTimers` and `ProcessorTimers`: a timer heap inside a user's own stateful function."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class StoredTimers(ABC):
         return f"<{type(self).__name__}: {'closed' if self._heap is None else self._heap}>"
 
 
-class GroupTimers(StoredTimers):
+class GroupStateTimers(StoredTimers):
     """A timer heap in the state of a function for ``applyInPandasWithState``.
 
     Inside its ``with`` block it has all methods of `TimerHeap` (push, remove, reschedule, peek, pop,
@@ -173,7 +173,7 @@ class GroupTimers(StoredTimers):
 
     >>> import pandas as pd
     >>> def overdue(key, batches, state):
-    ...     with GroupTimers(state, one_timer_per_key=True) as timers:
+    ...     with GroupStateTimers(state, one_timer_per_key=True) as timers:
     ...         (seen,) = timers.state or (0,)
     ...         for batch in batches:
     ...             if len(batch):  # empty on a timeout

@@ -59,7 +59,7 @@ _log = logging.getLogger("timerheap")
 class ProcessTester:
     """Runs a process function without Spark: a test pushes rows and advances the watermark and the clock.
 
-    The function runs on the code that runs it in `timerheap.spark.process`, `process_connected` and
+    The function runs on the code that runs it in `timerheap.spark.process`, `process_two` and
     `process_broadcast`, with all keys in one key group, and the types of rows, states and results are checked
     as there. What runs is a copy of the function, as on Spark, which pickles it to its workers.
 
@@ -78,7 +78,7 @@ class ProcessTester:
     order : {"event_time", "arrival"}, optional
         As in `timerheap.spark.process`.
     tie_break, right_tie_break : str or list of str, optional
-        Columns that order rows of one key and timestamp, as in `timerheap.spark.process_connected`; by
+        Columns that order rows of one key and timestamp, as in `timerheap.spark.process_two`; by
         default all, as on Spark, and not the order in which they are pushed; if that differs, the tester
         logs it once.
     right_schema, right_key, right_event_time : optional
@@ -86,7 +86,7 @@ class ProcessTester:
     rules_schema : str or pyspark.sql.types.StructType, optional
         The columns of the broadcast rows of a KeyedBroadcastProcessFunction.
     watermark, right_watermark : WatermarkStrategy, int, str or timedelta, optional
-        As in `timerheap.spark.process` and `process_connected`, for their timestamp assigners: without
+        As in `timerheap.spark.process` and `process_two`, for their timestamp assigners: without
         `event_time` these compute the event time of each row. Nothing else of them is used, since the test
         itself advances the watermark.
     late : {"drop", "emit"}, optional

@@ -1,4 +1,4 @@
-"""GroupTimers on a GroupState without Spark: its effect on the state and the timeout."""
+"""GroupStateTimers on a GroupState without Spark: its effect on the state and the timeout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK, KeyTimerHeap, Timer, TimerHeap
-from timerheap.spark import GroupTimers
+from timerheap.spark import GroupStateTimers
 
 LONG, BINARY = LongType(), BinaryType()
 ONLY_TIMERS = StructType().add("timers", BINARY)
@@ -58,7 +58,7 @@ def timeout(state: GroupState) -> int:
 
 def test_inside_the_block_timers_have_all_methods_of_the_heap() -> None:
     state = group_state(now=250)
-    with GroupTimers(state) as timers:
+    with GroupStateTimers(state) as timers:
         assert timers.push(300, 1)
         assert not timers.push(300, 1)
         assert timers.push(timestamp=200, key_hash=2, namespace=9)
@@ -77,38 +77,38 @@ def test_inside_the_block_timers_have_all_methods_of_the_heap() -> None:
         assert list(timers.pop_due(260)) == [(260, 3, 0)]
         assert not timers.due()
         assert "reschedule_many" in dir(timers)
-        assert repr(timers).startswith("<GroupTimers: <timerheap.TimerHeap of 1 timers, first Timer(")
-    assert repr(timers) == "<GroupTimers: closed>"
+        assert repr(timers).startswith("<GroupStateTimers: <timerheap.TimerHeap of 1 timers, first Timer(")
+    assert repr(timers) == "<GroupStateTimers: closed>"
     assert TimerHeap.from_bytes(state.get[0]).peek() == Timer(300, 1)
 
 
 def test_with_one_timer_per_key_a_push_replaces_the_timer() -> None:
     state = group_state()
-    with GroupTimers(state, one_timer_per_key=True) as timers:
+    with GroupStateTimers(state, one_timer_per_key=True) as timers:
         assert timers.push(300, 1)
         assert not timers.push(400, 1)
         assert timers.timestamp_of(1) == 400
         assert 1 in timers
-        with pytest.raises(AttributeError, match="GroupTimers nor its heap has an attribute 'reschedule'"):
+        with pytest.raises(AttributeError, match="Timers nor its heap has an attribute 'reschedule'"):
             _ = timers.reschedule
     assert KeyTimerHeap.from_bytes(state.get[0]).peek() == Timer(400, 1)
     with (
         pytest.raises(ValueError, match=r"'timers' must hold a TimerHeap.*same one_timer_per_key"),
-        GroupTimers(state),
+        GroupStateTimers(state),
     ):
         pass
 
 
 def test_due_accepts_a_limit_and_returns_timestamps_of_the_whole_int64_range() -> None:
     state = group_state()
-    with GroupTimers(state) as timers:
+    with GroupStateTimers(state) as timers:
         timers.push_many([MIN_WATERMARK, -1, 0, 100, 101, MAX_WATERMARK], 0)
         assert timers.due(limit=2).timestamps.tolist() == [MIN_WATERMARK, -1]
         assert timers.due().timestamps.tolist() == [0, 100]
         with pytest.raises(ValueError, match="limit"):
             timers.due(limit=-1)
     assert timeout(state) == 100
-    with GroupTimers(state) as timers:
+    with GroupStateTimers(state) as timers:
         assert timers.pop() == Timer(101, 0)
     assert timeout(state) == MAX_WATERMARK - 1
 
@@ -131,24 +131,24 @@ def test_the_timeout_is_set_so_that_the_first_timer_fires_when_the_clock_reaches
     conf: str, now: int, timestamp: int, expected: int
 ) -> None:
     state = group_state(now=now, timeout_conf=conf)
-    with GroupTimers(state) as timers:
+    with GroupStateTimers(state) as timers:
         timers.push_many([timestamp, MAX_WATERMARK], [1, 2])
     assert timeout(state) == expected
 
 
 def test_no_timers_set_no_timeout_and_no_contents_remove_the_state() -> None:
     state = group_state(COUNTED)
-    with GroupTimers(state) as timers:
+    with GroupStateTimers(state) as timers:
         assert timers.state is None
     assert not state.exists
     assert not state._removed, "there was nothing to remove"
 
-    with GroupTimers(state) as timers:
+    with GroupStateTimers(state) as timers:
         timers.push(5_000, 1)
     assert state.get[:2] == (None, None)
     assert timeout(state) == 4_999
 
-    with GroupTimers(state) as timers:
+    with GroupStateTimers(state) as timers:
         assert timers.state is None
         timers.clear()
         timers.state = (3, None)
@@ -156,7 +156,7 @@ def test_no_timers_set_no_timeout_and_no_contents_remove_the_state() -> None:
     assert state.get == (3, None, None)
     assert timeout(state) == GroupState.NO_TIMESTAMP
 
-    with GroupTimers(state) as timers:
+    with GroupStateTimers(state) as timers:
         assert timers.state == (3, None)
         timers.state = None
     assert not state.exists
@@ -166,14 +166,14 @@ def test_no_timers_set_no_timeout_and_no_contents_remove_the_state() -> None:
 def test_an_exception_keeps_the_state_and_the_timeout() -> None:
     value = (1, 2, heap_of((5_000, 1)))
     state = group_state(COUNTED, value)
-    with raised(), GroupTimers(state) as timers:
+    with raised(), GroupStateTimers(state) as timers:
         timers.push(200, 1)
         timers.state = (8, 9)
         _ = 1 / 0
     assert state.get == value
     assert not state._updated
     assert timeout(state) == 4_999, "each call discards the previous timeout"
-    with GroupTimers(state) as timers:
+    with GroupStateTimers(state) as timers:
         assert list(timers) == [(5_000, 1, 0)]
         assert timers.state == (1, 2)
 
@@ -190,16 +190,19 @@ def test_an_exception_keeps_the_state_and_the_timeout() -> None:
 )
 def test_a_state_schema_that_does_not_end_in_timers_raises(schema: StructType, shown: str) -> None:
     with pytest.raises(TypeError, match="must end in a field 'timers binary'.*" + shown):
-        GroupTimers(group_state(schema))
+        GroupStateTimers(group_state(schema))
 
 
 @pytest.mark.parametrize("data", [b"", b"pickle", heap_of((1, 1))[:-1], heap_of((1, 1))[:-1] + b"\1"])
 def test_invalid_timer_bytes_raise_and_stay_in_the_state(data: bytes) -> None:
     state = group_state(value=(data,))
-    with pytest.raises(ValueError, match="state field 'timers' must hold a TimerHeap"), GroupTimers(state):
+    with (
+        pytest.raises(ValueError, match="state field 'timers' must hold a TimerHeap"),
+        GroupStateTimers(state),
+    ):
         pass
     assert state.get == (data,)
-    with pytest.raises(ValueError, match="state field 'timers'"), GroupTimers(state):
+    with pytest.raises(ValueError, match="state field 'timers'"), GroupStateTimers(state):
         pass  # the failed block is not left open
 
 
@@ -208,7 +211,7 @@ def test_invalid_timer_bytes_raise_and_stay_in_the_state(data: bytes) -> None:
 )
 def test_setting_a_state_of_the_wrong_shape_raises(value: Any, error: type[Exception]) -> None:
     state = group_state(COUNTED)
-    with GroupTimers(state) as timers:
+    with GroupStateTimers(state) as timers:
         with pytest.raises(error, match=r"None or a tuple \(count, name\), got"):
             timers.state = value
         timers.state = [1, 2]  # type: ignore[assignment]
@@ -217,12 +220,12 @@ def test_setting_a_state_of_the_wrong_shape_raises(value: Any, error: type[Excep
 
 def test_wrong_arguments_and_nested_or_missing_blocks_raise() -> None:
     with pytest.raises(TypeError, match="state must be the GroupState"):
-        GroupTimers((1, 2))  # type: ignore[arg-type]
+        GroupStateTimers((1, 2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="got NoTimeout, with which no timer would ever fire"):
-        GroupTimers(group_state(timeout_conf="NoTimeout"))
+        GroupStateTimers(group_state(timeout_conf="NoTimeout"))
 
     state = group_state(COUNTED)
-    timers = GroupTimers(state)
+    timers = GroupStateTimers(state)
     uses: list[Callable[[], object]] = [
         lambda: timers.push(1, 1),
         lambda: timers.due(),
@@ -237,7 +240,7 @@ def test_wrong_arguments_and_nested_or_missing_blocks_raise() -> None:
             with pytest.raises(RuntimeError, match="must be used inside its `with` block"):
                 use()
         with timers:
-            for again in (timers, GroupTimers(state)):
+            for again in (timers, GroupStateTimers(state)):
                 with pytest.raises(RuntimeError, match="already open"), again:
                     pass
             timers.push(300, 1)

@@ -199,7 +199,7 @@ def processor(df: DataFrame) -> DataFrame:
 
 
 def windows(df: DataFrame) -> DataFrame:
-    counts = timerheap.spark.aggregate(Counts(), "at", returns="bigint", accumulator="bigint", name="n")
+    counts = timerheap.spark.udaf(Counts(), "at", returns="bigint", accumulator="bigint", name="n")
     counted = (
         timerheap.spark.tumble(df, "at", size=10, watermark="0 seconds", max_parallelism=8)
         .groupBy("k")

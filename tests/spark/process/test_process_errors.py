@@ -326,15 +326,15 @@ def test_null_event_times_of_two_inputs_name_the_column_and_the_input(spark: Spa
         r"right_event_time must not be null, got 1 of 2 rows with null in column 'seen' of right; filter"
     )
     with pytest.raises(PythonException, match=message):
-        timerheap.spark.process_connected(left, right, "k", Both(), "k string", "at", **options).collect()
+        timerheap.spark.process_two(left, right, "k", Both(), "k string", "at", **options).collect()
     options["null_time"] = "drop"
-    found = timerheap.spark.process_connected(left, right, "k", Both(), "k string", "at", **options)
+    found = timerheap.spark.process_two(left, right, "k", Both(), "k string", "at", **options)
     assert [row.k for row in found.collect()] == ["left", "right"]
     message = (
         r"event_time must not be null, got 1 of 2 rows with null in column 'seen' of left; filter .*left"
     )
     with pytest.raises(PythonException, match=message):
-        timerheap.spark.process_connected(
+        timerheap.spark.process_two(
             right, left, "who", Both(), "k string", "seen", right_key="k", right_event_time="at",
             watermark=MONOTONOUS,
         ).collect()  # fmt: skip

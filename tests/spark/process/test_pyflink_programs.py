@@ -98,7 +98,7 @@ def test_two_inputs_may_have_a_column_and_an_assigner_for_their_times(spark):
     right = spark.createDataFrame([("7", "a")], "at string, k string")
     ascending = WatermarkStrategy.for_monotonous_timestamps()
 
-    rows = timerheap.spark.process_connected(
+    rows = timerheap.spark.process_two(
         left,
         right,
         "k",

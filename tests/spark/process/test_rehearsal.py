@@ -75,12 +75,12 @@ def by_process(function: type) -> Callable[[DataFrame, Open], DataFrame]:
 
 
 def by_two(df: DataFrame, act: Open) -> DataFrame:
-    return timerheap.spark.process_connected(df, df, "k", Two(act), "k string", **TIMED)
+    return timerheap.spark.process_two(df, df, "k", Two(act), "k string", **TIMED)
 
 
 def by_join(df: DataFrame, act: Open) -> DataFrame:
     join = IntervalJoin(0, 5, Pairs(act), left_type=ROW, right_type=ROW)
-    return timerheap.spark.process_connected(df, df, "k", join, "k string", **TIMED)
+    return timerheap.spark.process_two(df, df, "k", join, "k string", **TIMED)
 
 
 def by_windows(df: DataFrame, act: Open) -> DataFrame:

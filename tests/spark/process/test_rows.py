@@ -60,7 +60,7 @@ def test_timestamps_in_structs_and_dates_are_checked_too() -> None:
         ["at", "day"],
     )
     type_ = StructType([StructField("at", TimestampType()), StructField("day", DateType())])
-    side = "__timerheap_left"  # of process_connected: no name of the user's
+    side = "__timerheap_left"  # of process_two: no name of the user's
     with pytest.raises(ValueError, match=f"^column 'at' {OUTSIDE}"):
         row_source(pa.table({side: inner}), StructType([StructField(side, type_)]))
     days = pa.table({"day": pa.array([3_000_000], pa.int32()).cast(pa.date32())})

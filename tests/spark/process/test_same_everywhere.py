@@ -106,7 +106,7 @@ def spark_result(case: str, df: DataFrame) -> DataFrame:
     }
     if case == "two inputs":
         left, right = df.where("op % 2 = 0"), df.where("op % 2 <> 0")
-        return timerheap.spark.process_connected(left, right, key, function(), output, "at", **options)
+        return timerheap.spark.process_two(left, right, key, function(), output, "at", **options)
     return timerheap.spark.process(df, key, function(), output, "at", **options)
 
 

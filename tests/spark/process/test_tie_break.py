@@ -192,13 +192,11 @@ def test_a_tie_break_orders_rows_of_two_inputs(spark: SparkSession) -> None:
     options: dict[str, Any] = {"watermark": "0 seconds", "max_parallelism": 2}
     found = []
     for ties in ({}, {"tie_break": F.lit(1), "right_tie_break": F.lit(0)}, {"tie_break": "seq"}):
-        result = timerheap.spark.process_connected(
-            left, right, "k", SeenOfTwo(), OUTPUT, "at", **options, **ties
-        )
+        result = timerheap.spark.process_two(left, right, "k", SeenOfTwo(), OUTPUT, "at", **options, **ties)
         found += [seen for _, seen in streams.rows(result)]
     assert found == ["l r B X", "B X l r", "r B l X"]
     with pytest.raises(ValueError, match="right_tie_break must have as many columns as tie_break, which is"):
-        timerheap.spark.process_connected(
+        timerheap.spark.process_two(
             left,
             right,
             "k",

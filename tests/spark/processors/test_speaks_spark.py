@@ -140,7 +140,7 @@ def test_a_column_or_an_expression_may_be_the_key_and_the_time(function: Any, df
 
 def test_columns_and_expressions_name_keys_times_and_channels_everywhere(df: DataFrame) -> None:
     right = df.select(F.col("k").alias("Key"), "ms", F.lit(0).alias("n"))
-    two = timerheap.spark.process_connected(
+    two = timerheap.spark.process_two(
         df.groupBy(F.lower("k")), right.groupBy(F.lower("key")), function=SeenTwo(), output_schema=SEEN,
         event_time=F.col("ms") + 1, watermark="0 seconds",
     )  # fmt: skip
@@ -171,7 +171,7 @@ def test_late_rows_do_not_have_computed_columns(df: DataFrame) -> None:
         df, F.lower("k"), Seen(), SEEN, F.col("ms") * 2, watermark="0 seconds", late="emit"
     )
     assert timerheap.spark.late_rows(result).columns == [*df.columns, "late_by"]
-    cut = timerheap.spark.session_window(df, F.col("at"), "1 second", watermark="0 seconds", late="emit")
+    cut = timerheap.spark.session(df, F.col("at"), "1 second", watermark="0 seconds", late="emit")
     late = timerheap.spark.late_rows(cut.groupBy(F.lower("k")).agg(F.count("*")))
     assert late.columns == [*df.columns, "late_by"]
 
@@ -223,10 +223,10 @@ def test_a_stream_with_spark_s_watermark_needs_no_other(spark: SparkSession, tmp
     assert sorted(at for _, at, _ in streams.sink(spark, tmp_path)) == [1_000, 9_000, 10_000]
     cut = timerheap.spark.tumble(df, "at", size="5 seconds").groupBy("k").agg(F.count("*").alias("n"))
     assert cut.isStreaming
-    both = timerheap.spark.process_connected(df, df, F.col("k"), SeenTwo(), SEEN)
+    both = timerheap.spark.process_two(df, df, F.col("k"), SeenTwo(), SEEN)
     assert both.isStreaming
     with pytest.raises(ValueError, match="right_event_time must name the event-time column, since left has"):
-        timerheap.spark.process_connected(df, df.select("k"), "k", SeenTwo(), SEEN)
+        timerheap.spark.process_two(df, df.select("k"), "k", SeenTwo(), SEEN)
     with pytest.raises(ValueError, match=r"event_time must name .*, got None, .*withWatermark\(\) on"):
         timerheap.spark.process(df.withColumn("again", F.col("at")), "k", Seen(), SEEN)
 

@@ -45,7 +45,7 @@ def test_a_key_with_another_collation_raises(df: DataFrame, collation: str) -> N
         spark.process(df, ["k", "c"], Nothing(), "k string")
     for left, right, argument in (("c", "k", "key"), ("k", "c", "right_key")):
         with pytest.raises(ValueError, match=f"^{argument} {says}"):
-            spark.process_connected(df, df, left, Nothing(), "k string", right_key=right)
+            spark.process_two(df, df, left, Nothing(), "k string", right_key=right)
     with pytest.raises(ValueError, match=f"^key {says}"):
         spark.window_operator(df, "c", TumblingEventTimeWindows.of(5), Nothing(), "n bigint", "at")
     spark.process(df, "k", Nothing(), "k string")
@@ -64,7 +64,7 @@ def test_grouping_and_comparing_by_another_collation_raise(df: DataFrame, collat
         timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY),
         timerheap.spark.hop(df, "at", slide=5, size=10, watermark=STRATEGY),
         timerheap.spark.cumulate(df, "at", step=5, max_size=10, watermark=STRATEGY),
-        timerheap.spark.session_window(df, "at", 5, watermark=STRATEGY),
+        timerheap.spark.session(df, "at", 5, watermark=STRATEGY),
     ):
         with pytest.raises(ValueError, match=SAYS.format(collation)):
             windows.groupBy("c")

@@ -397,7 +397,7 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         (f"SELECT v {FROM} {GROUP}", "columns in SELECT must be in GROUP BY or inside an aggregate, got 'v'"),
         (f"SELECT k {FROM} {GROUP} HAVING v > 1", "in GROUP BY or inside an aggregate, got 'k'"),
         (f"SELECT 1 {FROM} {GROUP} HAVING v > 1", "columns in HAVING must be .*, got 'v'"),
-        (f"SELECT COLLECT(v) {FROM} {GROUP}", "aggregates are COUNT, .*timerheap.spark.aggregate"),
+        (f"SELECT COLLECT(v) {FROM} {GROUP}", "aggregates are COUNT, .*timerheap.spark.udaf"),
         (f"SELECT FIRST_VALUE(v) {FROM} {GROUP}", r"FIRST_VALUE\(v\) is not supported; aggregates are COUNT"),
         (f"SELECT LAST_VALUE(v) {FROM} {GROUP}", r"LAST_VALUE\(v\) is not supported; aggregates are COUNT"),
         (f"SELECT LISTAGG(v) {FROM} {GROUP}", "LISTAGG.* is not supported; aggregates are COUNT"),
@@ -488,7 +488,7 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
     "LAST_VALUE",
     "LISTAGG",
     "COLLECT",
-    note="use `timerheap.spark.aggregate` with a function of your own",
+    note="use `timerheap.spark.udaf` with a function of your own",
 )
 @pytest.mark.promises(
     "Flink SQL",
@@ -517,20 +517,20 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
     "Flink SQL",
     "refused",
     "interval JOIN",
-    note="use `IntervalJoin` with `process_connected`",
+    note="use `IntervalJoin` with `process_two`",
 )
 @pytest.mark.promises(
     "Flink SQL",
     "refused",
     "regular JOIN",
-    note="use Spark's stream-stream join, or `process_connected`",
+    note="use Spark's stream-stream join, or `process_two`",
 )
 @pytest.mark.promises(
     "Flink SQL",
     "refused",
     "temporal JOIN (FOR SYSTEM_TIME AS OF)",
     "lookup JOIN",
-    note="use `process_connected` or `process_broadcast`",
+    note="use `process_two` or `process_broadcast`",
 )
 @pytest.mark.promises(
     "Flink SQL",

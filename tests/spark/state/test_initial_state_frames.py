@@ -247,7 +247,7 @@ def test_key_columns_may_have_the_names_of_columns_of_the_tables(
         if inputs == 1:
             result = timerheap.spark.process(df, keys, One(), "what string", **options, **more)
         else:
-            result = timerheap.spark.process_connected(df, df, keys, Two(), "what string", **options, **more)
+            result = timerheap.spark.process_two(df, df, keys, Two(), "what string", **options, **more)
         run_once(result, work)
         return tables(spark, work)
 

@@ -40,7 +40,7 @@ def test_two_inputs_are_shown_by_name_and_the_silent_one_holds(spark: SparkSessi
     streams.write_batches(tmp_path / "left", BATCHES[:1], SCHEMA)
     streams.write_batches(tmp_path / "right", [[]], SCHEMA)
     left, right = (streams.read_stream(spark, tmp_path / side) for side in ("left", "right"))
-    joined = timerheap.spark.process_connected(
+    joined = timerheap.spark.process_two(
         left,
         right.withColumnRenamed("plane", "tail"),
         "plane",
@@ -89,7 +89,7 @@ def test_open_sessions_are_shown_with_their_bounds(spark: SparkSession, tmp_path
     streams.write_batches(tmp_path / "in", BATCHES[:1], SCHEMA)
     df = streams.read_stream(spark, tmp_path / "in").withColumn("at", F.timestamp_millis("at"))
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)
-    sessions = timerheap.spark.session_window(df, "at", 900, watermark=strategy)
+    sessions = timerheap.spark.session(df, "at", 900, watermark=strategy)
     streams.run(sessions.groupBy().agg(F.count("*").alias("n")), tmp_path)
     state = read_checkpoint(spark, tmp_path / "checkpoint")
     assert (state.key, state.states) == ([], [])

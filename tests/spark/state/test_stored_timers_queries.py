@@ -1,4 +1,4 @@
-"""GroupTimers and ProcessorTimers in real queries that stop, fail and restart; a port from heapq."""
+"""GroupStateTimers and ProcessorTimers in real queries that stop, fail and restart; a port from heapq."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulP
 from streams import configured, read_stream, write_batches
 
 from timerheap import MAX_WATERMARK
-from timerheap.spark import GroupTimers, ProcessorTimers
+from timerheap.spark import GroupStateTimers, ProcessorTimers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData, SparkSession
@@ -94,7 +94,7 @@ class InGroups(Operator):
     def __call__(
         self, key: Row, batches: Iterator[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
-        with GroupTimers(state) as timers:
+        with GroupStateTimers(state) as timers:
             calls = timers.state[0] + 1 if timers.state else 1
             self.apply(timers, batches, by_key=False)
             yield self.fire(key[0], timers, calls)
@@ -251,7 +251,7 @@ def test_processing_time_timers_fire_without_new_rows(
 
     def remind(key: Row, batches: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         now = state.getCurrentProcessingTimeMs()
-        with GroupTimers(state) as timers:
+        with GroupStateTimers(state) as timers:
             if not state.hasTimedOut:
                 timers.push_many([now, now + 1, now + 800, now + 10**9], key_hashes=0)
             yield frame(timers.due(), now)

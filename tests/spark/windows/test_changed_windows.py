@@ -37,7 +37,7 @@ def hop(*aggregates: Column) -> Query:
 
 def session(gap: int) -> Query:
     return lambda df: (
-        timerheap.spark.session_window(df, "at", gap, watermark="1 second").groupBy("k").agg(F.sum("v"))
+        timerheap.spark.session(df, "at", gap, watermark="1 second").groupBy("k").agg(F.sum("v"))
     )
 
 

@@ -199,9 +199,7 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
         windows = timerheap.spark.tumble(
             df, "at", size=5 * MINUTE, watermark=STRATEGY, late="emit", emit_every=MINUTE, max_parallelism=2
         )
-        words = timerheap.spark.aggregate(
-            Longest(), F.col("d"), returns="string", accumulator="string", name="ds"
-        )
+        words = timerheap.spark.udaf(Longest(), F.col("d"), returns="string", accumulator="string", name="ds")
         return streams.with_late(windows.groupBy("k").agg(F.count("*").alias("n"), words))
 
     found = streams.stream(spark, query, tmp_path / "input", tmp_path)
@@ -245,8 +243,8 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
             r"tumble\(\) got an unexpected keyword argument 'watermarks'",
         ),
         (
-            lambda df: timerheap.spark.session_window(df, "at", 5, offset=5),
-            r"session_window\(\) got an unexpected keyword argument 'offset'",
+            lambda df: timerheap.spark.session(df, "at", 5, offset=5),
+            r"session\(\) got an unexpected keyword argument 'offset'",
         ),
         (
             lambda df: timerheap.spark.tumble(df, "at", size=5),
@@ -281,7 +279,7 @@ def test_sessions_equal_those_of_a_loop(spark: SparkSession, tmp_path: Path) -> 
     streams.write_batches(tmp_path / "input", [rows[:100], rows[100:]], SCHEMA)
 
     def query(df: DataFrame) -> DataFrame:
-        cut = timerheap.spark.session_window(df, "at", 10_000, watermark=STRATEGY, max_parallelism=2)
+        cut = timerheap.spark.session(df, "at", 10_000, watermark=STRATEGY, max_parallelism=2)
         return cut.groupBy("k").agg(F.count("*").alias("n"), F.max("v"))
 
     found = streams.stream(spark, query, tmp_path / "input", tmp_path)
@@ -310,7 +308,7 @@ def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureF
     assert "local   rows are aggregated by key and slice before they are sent" in said
     assert "global  16 key groups of (k)" in said
     assert "a row is late when the last window of its slice has fired; it is dropped" in said
-    sessions = timerheap.spark.session_window(df, "at", 5, watermark=STRATEGY)
+    sessions = timerheap.spark.session(df, "at", 5, watermark=STRATEGY)
     sessions.groupBy("k").explain(F.sum("v"))
     said = capsys.readouterr().out
     assert "Session windows, gap 5 ms, time zone UTC" in said

@@ -41,7 +41,7 @@ def test_a_null_constant_is_not_counted(spark: SparkSession) -> None:
 def test_sessions_are_cut_to_milliseconds(spark: SparkSession) -> None:
     later = START + dt.timedelta(seconds=1, microseconds=900)
     df = spark.createDataFrame([(START + dt.timedelta(microseconds=500),), (later,)], "at timestamp")
-    sessions = timerheap.spark.session_window(df, "at", "1 second", watermark="1 second")
+    sessions = timerheap.spark.session(df, "at", "1 second", watermark="1 second")
     (row,) = sessions.groupBy().agg(F.max("at").alias("last")).collect()
     assert (row.window_start, row.window_end) == (START, START + dt.timedelta(seconds=2))
     assert row["last"] == later  # the rows themselves keep their microseconds

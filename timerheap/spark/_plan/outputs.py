@@ -31,7 +31,7 @@ _PASSING_ON_CONNECT = {
     "ToDF",
 }
 _WANTED = (
-    "df must be what process(), process_connected(), window_operator(), sql() or a window returned, perhaps "
+    "df must be what process(), process_two(), window_operator(), sql() or a window returned, perhaps "
     "after where(), select(), withColumn() or alias()"
 )
 
@@ -189,7 +189,7 @@ def late_rows(df: DataFrame) -> DataFrame:
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        The result of `process`, `process_connected`, `window_operator`, `tumble` and so on, `sql`, or
+        The result of `process`, `process_two`, `window_operator`, `tumble` and so on, `sql`, or
         `with_side_outputs`, also after ``where()``, ``select()``, ``withColumn()`` or ``alias()``.
 
     Returns
@@ -237,7 +237,7 @@ def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        The result of `process`, `process_connected` or `window_operator`, or of `with_side_outputs`. It may
+        The result of `process`, `process_two` or `window_operator`, or of `with_side_outputs`. It may
         be used after ``where()``, ``select()``, ``withColumn()`` or ``alias()``, which do not change side
         outputs.
     tag : OutputTag

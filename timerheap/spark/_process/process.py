@@ -1,4 +1,4 @@
-"""`process`, `process_connected` and `process_broadcast`: Flink's process functions on Spark DataFrames."""
+"""`process`, `process_two` and `process_broadcast`: Flink's process functions on Spark DataFrames."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def planned_query(
     return query, marked(Input(rows, time, strategy, by_channel))
 
 
-def process_connected(
+def process_two(
     left: DataFrame | GroupedData,
     right: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,

@@ -137,7 +137,7 @@ _KNOWN = (
     "COUNT, COUNT(DISTINCT), SUM, AVG, MIN, MAX, STDDEV_SAMP, STDDEV_POP, VAR_SAMP, VAR_POP and "
     "APPROX_COUNT_DISTINCT"
 )
-_OTHERWISE = "for your own function use timerheap.spark.aggregate(...) with tumble(), hop() or cumulate()"
+_OTHERWISE = "for your own function use timerheap.spark.udaf(...) with tumble(), hop() or cumulate()"
 
 
 @dataclass(frozen=True)

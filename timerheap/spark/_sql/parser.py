@@ -623,7 +623,7 @@ def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Join
             "a JOIN without windows (regular join, interval join, temporal join)",
             "for a window join write L JOIN R ON L.window_start = R.window_start AND L.window_end = "
             "R.window_end AND ...; for an interval join use timerheap.IntervalJoin in "
-            "timerheap.spark.process_connected(), with its how= and condition=",
+            "timerheap.spark.process_two(), with its how= and condition=",
         )
     shapes = [(found.function, found.lengths) for found in windows if found is not None]
     if shapes[0] != shapes[1]:

@@ -59,7 +59,7 @@ from timerheap.spark._windows.windows import (
     Windows,
     cumulate,
     hop,
-    session_window,
+    session,
     tumble,
 )
 from timerheap.spark._worker.output import SIDE_OUTPUT
@@ -89,7 +89,7 @@ _WINDOWS: dict[str, Callable[..., Windows]] = {
     "tumble": tumble,
     "hop": hop,
     "cumulate": cumulate,
-    "session": session_window,
+    "session": session,
 }
 
 

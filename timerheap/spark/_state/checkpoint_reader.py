@@ -429,7 +429,7 @@ class CheckpointState:
         -------
         pyspark.sql.DataFrame
             The columns of the query's rows, and expressions that its arguments have named; for
-            `process_connected` the key columns and the structs ``left`` and ``right``, one of which is null.
+            `process_two` the key columns and the structs ``left`` and ``right``, one of which is null.
             Then ``event_time``, a timestamp, and ``key_group``.
         """
         rows = self._survey.rows
@@ -442,7 +442,7 @@ class CheckpointState:
         return self._table(partial(tables.buffered_rows, list(shown)), [ROWS], fields)
 
     def windows(self) -> DataFrame:
-        """Return the open windows of a query with `tumble`, `hop`, `cumulate`, `session_window` or `sql`.
+        """Return the open windows of a query with `tumble`, `hop`, `cumulate`, `session` or `sql`.
 
         Returns
         -------
@@ -489,7 +489,7 @@ class CheckpointState:
         Returns
         -------
         pyspark.sql.DataFrame
-            ``input``, "df", or "left" and "right" for `process_connected`, or "spark" for a processor, of
+            ``input``, "df", or "left" and "right" for `process_two`, or "spark" for a processor, of
             Spark's own watermark; ``channel_column`` and ``channel``, null for a watermark over all rows;
             ``watermark``, that of the channel, null before its first row; ``newest``, its largest event time;
             ``behind_ms``, how far it is behind the furthest channel of all inputs; ``last_row``, when its
@@ -533,7 +533,7 @@ def read_checkpoint(
     ----------
     spark : pyspark.sql.SparkSession
     checkpoint : str or path
-        Checkpoint location of a query with `process`, `process_connected`, `transform_with_state`,
+        Checkpoint location of a query with `process`, `process_two`, `transform_with_state`,
         `window_operator` or windows.
     operator_id : int, optional
         Number of the stateful operator in the query. It may be left out if only one is timerheap's.
@@ -657,7 +657,7 @@ def starting_group(state: CheckpointState, query: Query) -> KeyGroup:
     for kind, name, schema in state._survey.parts:
         if kind == SLICES:
             raise ValueError(
-                "initial_state must be the state of process() or process_connected(), got that of "
+                "initial_state must be the state of process() or process_two(), got that of "
                 f"{state.checkpoint!r}, which has the windows {name}"
             )
         name = query.rename_state.get(name, name)

@@ -127,7 +127,7 @@ _FRACTIONS = (FloatType, DoubleType)
 
 @dataclass(frozen=True)
 class UserAggregate:
-    """A Python aggregate function as an argument of ``agg``, made by `aggregate`."""
+    """A Python aggregate function as an argument of ``agg``, made by `udaf`."""
 
     function: AggregateFunction
     columns: tuple[str | Column, ...]
@@ -146,7 +146,7 @@ class ResolvedAggregate:
     object_type: pa.DataType | None  # in which accumulators that are objects are stored
 
 
-def aggregate(
+def udaf(
     function: AggregateFunction,
     *columns: str | Column,
     returns: object,
@@ -198,7 +198,7 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
     if not isinstance(wanted, Column):
         raise TypeError(
             f"agg must receive a Column such as F.count('*'), or the result of "
-            f"timerheap.spark.aggregate(...), got {wanted!r}"
+            f"timerheap.spark.udaf(...), got {wanted!r}"
         )
     function, arguments, call = _call(wanted, df)
     # Spark's names and types; the call's name without an alias describes it in the checkpoint and in errors.
@@ -247,7 +247,7 @@ def _call(wanted: Column, df: DataFrame) -> tuple[str, list[Column], FunctionCal
     if function not in _KNOWN:
         raise ValueError(
             f"agg: {_text(wanted)} is not supported; use one of {', '.join(_KNOWN)}, or "
-            "timerheap.spark.aggregate(...) for your own function; to compute with aggregates, select() from "
+            "timerheap.spark.udaf(...) for your own function; to compute with aggregates, select() from "
             "the result"
         )
     arguments = call.arguments[:1] if function == "approx_count_distinct" else call.arguments
@@ -287,7 +287,7 @@ def _maker(
     if function in ("min", "max", "count_distinct", "approx_count_distinct") and not is_atomic(type_):
         raise ValueError(
             f"agg: {_text(wanted)} must be of an atomic type, got {type_.simpleString()}; aggregate a field "
-            "of it, or use timerheap.spark.aggregate(...) with a function of your own"
+            "of it, or use timerheap.spark.udaf(...) with a function of your own"
         )
     if isinstance(type_, (*_WHOLE, *_TIMES)):
         return make, _INT64

@@ -1,4 +1,4 @@
-"""Windows on Spark DataFrames: `tumble`, `hop` and `cumulate`, which share slices, and `session_window`."""
+"""Windows on Spark DataFrames: `tumble`, `hop` and `cumulate`, which share slices, and `session`."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ class GroupedWindows:
 
         Parameters
         ----------
-        *aggregates : pyspark.sql.Column or result of `timerheap.spark.aggregate`
+        *aggregates : pyspark.sql.Column or result of `timerheap.spark.udaf`
             Spark's ``count``, ``sum``, ``avg``, ``min``, ``max``, ``var_samp``, ``var_pop``, ``stddev``,
             ``stddev_pop``, ``count_distinct`` of one column and ``approx_count_distinct``, with or without an
             alias. Or, as in Spark, one dict from columns to names of these functions.
@@ -515,7 +515,7 @@ def cumulate(
     )
 
 
-def session_window(
+def session(
     df: DataFrame,
     time: ColumnOrName,
     gap: Length,

@@ -1,4 +1,4 @@
-"""Compares `process_connected` with the operator without Spark, and interval joins with all pairs of rows."""
+"""Compares `process_two` with the operator without Spark, and interval joins with all pairs of rows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def streamed(spark: SparkSession, work: Path, function: Any, output: str, **opti
 
 def joined(left: Any, right: Any, function: Any, output: str, **options: Any) -> Any:
     settings: dict[str, Any] = {"watermark": STRATEGY, "max_parallelism": 3, **options}
-    return timerheap.spark.process_connected(
+    return timerheap.spark.process_two(
         left, right, "customer", function, output, "at", right_key="who", right_event_time="seen", **settings
     )
 
@@ -155,7 +155,7 @@ def end_of(right: Any) -> int:
     "PyFlink",
     "different",
     "IntervalJoin",
-    note="pass it to `process_connected`, in place of `a.interval_join(b).between(...)`",
+    note="pass it to `process_two`, in place of `a.interval_join(b).between(...)`",
 )
 def test_the_interval_join_finds_every_pair_once(
     order: str | None, spark: SparkSession, tmp_path: Path
@@ -263,4 +263,4 @@ def test_an_invalid_argument_raises(options: dict[str, Any], message: str, spark
         **options,
     }
     with pytest.raises((TypeError, ValueError), match=message):
-        timerheap.spark.process_connected(left, right, key, Meet(), OUTPUT, "at", **settings)
+        timerheap.spark.process_two(left, right, key, Meet(), OUTPUT, "at", **settings)

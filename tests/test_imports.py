@@ -24,18 +24,18 @@ PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 # of a room import each other is left to the room.
 LAYERS = {
     "": [
-        "_arguments _moments _private metrics row time types",
+        "_arguments _elements _moments _private metrics row time types",
         "_java state_ttl timer",
         "output_tag _values state",
         "_native functions",
         "_states broadcast hashing interval_join tvf watermarks",
         "windows",
-        "__init__ flink",
+        "__init__",
         "async_io",
         "spark",
         "_local_spark testing",
         "_inspect",
-        "__main__",
+        "__main__ flink",
     ],
     "spark": [
         "_arrow",
@@ -252,6 +252,20 @@ def test_a_worker_imports_what_its_rows_need(made: str, spared: tuple[str, ...])
     names = loaded_by(made)
     assert "timerheap.spark" in names
     assert not {name for name in names if name.startswith((*OF_THE_DRIVER, *spared))}
+
+
+def test_only_those_who_ask_for_flink_load_it() -> None:
+    asked = "timerheap", "timerheap.async_io", "timerheap.spark", "timerheap.testing", "timerheap.windows"
+    program = "; ".join(f"from {package} import *" for package in asked) + "; import sys; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", program], text=True).split()
+    assert {"timerheap.spark._process.process", "timerheap.testing.process_tester"} <= {*loaded}
+    assert not {name for name in loaded if f"{name}.".startswith("timerheap.flink.")}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=by_name)
+def test_only_flink_imports_flink(path: Path) -> None:
+    if path_in_package(path)[0] != "flink":
+        assert not {name for name in imports(path, "ever") if f"{name}.".startswith("timerheap.flink.")}
 
 
 def test_the_face_of_spark_has_each_name_in_its_module() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
 from timerheap.functions import AggregateFunction, RuntimeContext
 from timerheap.metrics import MetricGroup, Metrics
@@ -26,13 +26,30 @@ from timerheap.state import (
 from timerheap.state_ttl import StateTtlConfig
 from timerheap.timer import MAX_WATERMARK
 
+K = TypeVar("K", bound=Hashable)
+
 
 class CurrentKey(Protocol):
-    """Where the current key is: a `timerheap.flink.KeyContext`."""
+    """Where the current key is, such as a `KeyContext`."""
 
     @property
     def current_key(self) -> Any:
         """The key, or None if there is none."""
+
+
+class KeyContext(Generic[K]):
+    """Holds the current key, which a service reads and also sets when a timer fires.
+
+    Any object with this attribute can be used instead. The services of one operator share a context.
+
+    Attributes
+    ----------
+    current_key : hashable
+        The current key; None before the first one.
+    """
+
+    def __init__(self) -> None:
+        self.current_key: K = None  # type: ignore[assignment]
 
 
 class ValueContents(Protocol):

@@ -1,5 +1,6 @@
 """Asynchronous functions on streams: concurrent calls, ordered or not, with timeouts and retries."""
 
+from timerheap._elements import StreamRecord, Watermark
 from timerheap.async_io.function import AsyncFunction
 from timerheap.async_io.operator import (
     AsyncInput,
@@ -22,7 +23,6 @@ from timerheap.async_io.retry import (
     exception_type_predicate,
     has_exception_predicate,
 )
-from timerheap.flink.elements import StreamRecord, Watermark
 
 __all__ = [
     "NO_RETRY_STRATEGY",

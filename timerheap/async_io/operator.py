@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from timerheap._arguments import int64, not_negative, positive_int
+from timerheap._elements import StreamRecord, Watermark
 from timerheap.async_io.function import AsyncFunction, Stateless, as_async_function, finished
 from timerheap.async_io.retry import NO_RETRY_STRATEGY, AsyncRetryStrategy
-from timerheap.flink.elements import StreamRecord, Watermark
 
 OUT = TypeVar("OUT")
 

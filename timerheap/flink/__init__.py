@@ -1,15 +1,16 @@
 """Flink's runtime classes: timer queues, timer services, clocks, key groups, valves and operators.
 
-Experimental: the names may change in any release. For porting code of Flink's runtime; `timerheap.spark` uses
-some of them. To test a function, use `timerheap.testing.ProcessTester`, which runs it as on Spark.
+Experimental: the names may change in any release. For porting code of Flink's runtime; the rest
+of timerheap does not use them. To test a function, use `timerheap.testing.ProcessTester`, which runs it as on
+Spark.
 """
 
-from timerheap.flink.elements import StreamRecord, Watermark
+from timerheap._elements import StreamRecord, Watermark
+from timerheap._states import KeyContext
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.internal_timer_service import (
     InternalTimerService,
     InternalTimersSnapshot,
-    KeyContext,
     Triggerable,
 )
 from timerheap.flink.key_groups import (

@@ -7,6 +7,7 @@ from types import EllipsisType
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from timerheap._arguments import int64, positive_int
+from timerheap._states import KeyContext
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue, all_or_none
 from timerheap.flink.processing_time import Cancellable, ProcessingTimeService
 from timerheap.flink.timer_queue import TimerQueue
@@ -24,21 +25,6 @@ class Triggerable(Protocol[K, N]):
 
     def on_processing_time(self, timer: InternalTimer[K, N], /) -> object:
         """Handle a processing-time timer whose time has passed."""
-
-
-class KeyContext(Generic[K]):
-    """Holds the current key, which a service reads and also sets when a timer fires.
-
-    Any object with this attribute can be used instead. The services of one operator share a context.
-
-    Attributes
-    ----------
-    current_key : hashable
-        The current key; None before the first one.
-    """
-
-    def __init__(self) -> None:
-        self.current_key: K = None  # type: ignore[assignment]
 
 
 class InternalTimersSnapshot(NamedTuple, Generic[K, N]):

@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from timerheap._arguments import int64
+from timerheap._elements import StreamRecord, Watermark
 from timerheap._native._core import set_item
-from timerheap._states import KeyedRuntimeContext, ValueTypes
+from timerheap._states import KeyContext, KeyedRuntimeContext, ValueTypes
 from timerheap._values import ArrowTypes, NamedRow, records
-from timerheap.flink.elements import StreamRecord, Watermark
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
-from timerheap.flink.internal_timer_service import InternalTimerService, KeyContext
+from timerheap.flink.internal_timer_service import InternalTimerService
 from timerheap.flink.processing_time import (
     Cancellable,
     ManualProcessingTimeService,

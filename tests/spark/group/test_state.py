@@ -26,7 +26,7 @@ from timerheap import (
     ValueStateDescriptor,
 )
 from timerheap._native._core import CurrentKey
-from timerheap.flink.internal_timer_service import KeyContext
+from timerheap._states import KeyContext
 from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._group.checkpoint import Manifest, Stored, Tiers
 from timerheap.spark._group.chunks import EVENT_TIMERS, KEYS, PROCESSING_TIMERS, TIMER_NAMES, USER_STATE

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from timerheap.flink.internal_timer_service import KeyContext
+from timerheap._states import KeyContext
 from timerheap.functions import BatchProcessFunction, Function
 from timerheap.spark._compat import analyzed_plan, with_columns
 from timerheap.spark._exchange.frames import AHEAD, AT, CHANNEL, HASH, KEPT, PACKED, SEEN, Broadcaster, Packer

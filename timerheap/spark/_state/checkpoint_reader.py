@@ -20,7 +20,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from timerheap._arguments import integer
 from timerheap._native._core import from_text, xxh64
-from timerheap.flink import Explanation
 from timerheap.spark._compat import refuse_connect, to_arrow_schema
 from timerheap.spark._exchange.placement import key_group_of, label_of
 from timerheap.spark._group.checkpoint import MANIFEST, Manifest, read_clock
@@ -47,6 +46,7 @@ from timerheap.spark._windows.open_windows import SESSION_START
 from timerheap.spark._worker.ledger import LEDGER, Ledger, expect_whole, foreign
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkStatus, WatermarkStrategy
+from timerheap.watermarks.valve import Explanation
 
 _STATE = "chunks"  # the state variable of `timerheap.spark._worker.spark_store`
 

@@ -21,9 +21,10 @@ from timerheap import (
     KeyedProcessFunction,
     WatermarkStrategy,
 )
-from timerheap.spark._exchange.frames import OBSERVATION, OBSERVED, PACKED, Packer, rows_of
+from timerheap.spark._columns import PACKED, RESULTS
+from timerheap.spark._exchange.frames import OBSERVATION, OBSERVED, Packer, rows_of
 from timerheap.spark._plan.progress import output_type
-from timerheap.spark._worker.output import RESULTS, result_frames
+from timerheap.spark._worker.output import result_frames
 
 
 class Columns(BatchProcessFunction):

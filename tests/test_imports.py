@@ -38,7 +38,7 @@ LAYERS = {
         "__main__ flink",
     ],
     "spark": [
-        "_arrow",
+        "_arrow _columns",
         "_compat _sockets",
         "_group",
         "_query",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.output_tag import OutputTag
+from timerheap.spark._columns import LATE_BY, LATE_ROWS, TIME, distinct, shown_name, visible
 from timerheap.spark._compat import to_arrow_schema
 from timerheap.types import arrow_type
 from timerheap.watermarks import WatermarkStrategy
@@ -23,18 +24,6 @@ if TYPE_CHECKING:  # a worker that packs rows has no key groups
     from timerheap.spark._group.row_buffer import RowOrder
     from timerheap.spark._windows.partial_columns import WindowSpec
 
-TIME = "__timerheap_time"
-"""Name of the event-time column that is not the user's: of two inputs, or of a timestamp assigner."""
-
-LATE_ROWS = "late_rows"
-"""Name of the side output of late rows: their columns, and `LATE_BY`."""
-
-LATE_BY = "late_by"
-"""Name of the column that says by how many ms a row is late."""
-
-_COMPUTED = "__timerheap_column"
-"""Names of columns that functions do not see begin so: they are computed from an expression of the user's."""
-
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
 """The clock that a query follows beside its own watermark.
 
@@ -43,7 +32,6 @@ None, the time of the micro-batches, or Spark's watermark, which then replaces t
 
 Late = Literal["drop", "emit", "process"]
 """What becomes of rows behind the watermark: nothing, part of the result, or what becomes of all rows."""
-
 
 NullTime = Literal["error", "drop"]
 """What becomes of rows whose event time is null."""
@@ -205,54 +193,3 @@ class Query:
 def nullable_arrow_schema(rows: StructType) -> pa.Schema:
     """Return the Arrow schema of rows that have been checked before; nullability is ignored."""
     return to_arrow_schema(rows._as_nullable())
-
-
-def computed_name(number: int, name: str) -> str:
-    """Return the name of a computed column, which has a number that is unique among the columns.
-
-    Examples
-    --------
-    >>> computed_name(3, "lower(k)")
-    '__timerheap_column3:lower(k)'
-    """
-    return f"{_COMPUTED}{number}:{name}"
-
-
-def shown_name(name: str) -> str:
-    """Return the name that users know a column by: that of the expression if the column is computed.
-
-    Examples
-    --------
-    >>> shown_name(computed_name(3, "lower(k)")), shown_name("k")
-    ('lower(k)', 'k')
-    """
-    return name.split(":", 1)[1] if name.startswith(_COMPUTED) else name
-
-
-def added_name(name: str, taken: Iterable[str]) -> str:
-    """Return the name of a column that timerheap adds to columns of the user's, whatever their names.
-
-    Names that differ in their case alone are one name in Spark.
-
-    Examples
-    --------
-    >>> added_name("value", ["k"]), added_name("value", ["VALUE", "timerheap_value"])
-    ('value', 'timerheap_timerheap_value')
-    """
-    known = {each.lower() for each in taken}
-    while name.lower() in known:
-        name = f"timerheap_{name}"
-    return name
-
-
-def distinct(names: Iterable[str]) -> list[str]:
-    """Return the names of columns in a table: as they are, unless one before has the same name."""
-    found: list[str] = []
-    for name in names:
-        found.append(added_name(name, found))
-    return found
-
-
-def visible(names: Iterable[str]) -> list[str]:
-    """Return the names of the columns that are not computed."""
-    return [name for name in names if not name.startswith(_COMPUTED)]

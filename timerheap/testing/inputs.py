@@ -18,8 +18,9 @@ from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.hashing import spark_xxhash64
 from timerheap.spark._arrow import KeyedRows, narrow_column
+from timerheap.spark._columns import INPUT, KEY, SIDES, TIME, computed_name
 from timerheap.spark._compat import to_rows
-from timerheap.spark._exchange.frames import INPUT, event_millis
+from timerheap.spark._exchange.frames import event_millis
 from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
@@ -32,8 +33,8 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import NULL_MARK
 from timerheap.spark._plan.named_columns import assigns_time, strategy_of
-from timerheap.spark._process.wrapped_runners import KEY, SIDES, Broadcasting, Tagged
-from timerheap.spark._query import TIME, NullTime, Query, computed_name, nullable_arrow_schema
+from timerheap.spark._process.wrapped_runners import Broadcasting, Tagged
+from timerheap.spark._query import NullTime, Query, nullable_arrow_schema
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.spark._worker.output import column_of
 from timerheap.spark._worker.row_runner import AssignedTimes, row_source

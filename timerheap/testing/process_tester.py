@@ -21,6 +21,7 @@ from timerheap.interval_join import IntervalJoin
 from timerheap.metrics import DistributionResult, Metrics
 from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._columns import LATE_ROWS, SIDE_OUTPUT
 from timerheap.spark._compat import to_rows
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
@@ -37,9 +38,9 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.named_columns import assigns_time
 from timerheap.spark._plan.outputs import side_tags, with_side_column
 from timerheap.spark._process.wrapped_runners import Broadcasting, Tagged
-from timerheap.spark._query import LATE_ROWS, Query
+from timerheap.spark._query import Query
 from timerheap.spark._worker.operator import runner_of
-from timerheap.spark._worker.output import SIDE_OUTPUT, ResultBuffer
+from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import Runner, run_key_group
 from timerheap.testing.inputs import (
     Function,

@@ -10,9 +10,10 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from timerheap import OutputTag, Types
+from timerheap.spark._columns import METRICS, RESULTS
 from timerheap.spark._compat import to_record_batch
 from timerheap.spark._plan.progress import output_type
-from timerheap.spark._worker.output import METRICS, RESULTS, ResultBuffer, result_frames
+from timerheap.spark._worker.output import ResultBuffer, result_frames
 from timerheap.types import arrow_type
 
 SCHEMA = pa.schema(

@@ -28,6 +28,7 @@ from timerheap import (
 from timerheap._native._core import CurrentKey
 from timerheap._states import KeyContext
 from timerheap.spark._arrow import KeyedRows, widen
+from timerheap.spark._columns import VALUE
 from timerheap.spark._group.checkpoint import Manifest, Stored, Tiers
 from timerheap.spark._group.chunks import EVENT_TIMERS, KEYS, PROCESSING_TIMERS, TIMER_NAMES, USER_STATE
 from timerheap.spark._group.growing_state import new_state
@@ -44,7 +45,7 @@ from timerheap.spark._group.key_group import (
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._query import Query
-from timerheap.spark._state.state_tables import VALUE, ContentsTable, Ttl
+from timerheap.spark._state.state_tables import ContentsTable, Ttl
 from timerheap.spark._worker.live_groups import Cache, Owner
 from timerheap.spark._worker.states import GroupRuntimeContext, RowRuntimeContext
 

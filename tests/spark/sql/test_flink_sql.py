@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from timerheap.spark._query import computed_name
+from timerheap.spark._columns import WINDOW, computed_name
 from timerheap.spark._sql.clauses import Call
 from timerheap.spark._sql.parser import Aggregated, Joined, Order, Ranked, Windowing, parsed
-from timerheap.spark._windows.local_stage import WINDOW
 
 MINUTE = 60_000
 FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"

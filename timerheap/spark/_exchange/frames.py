@@ -25,8 +25,9 @@ from pyspark.sql.types import StructType
 
 from timerheap._native._core import NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
 from timerheap.spark._arrow import EARLIER, FITS, KeyedRows, is_flat, narrow_column, view_of
+from timerheap.spark._columns import AHEAD, CHANNEL, HASH, INPUT, KEPT, SEEN, shown_name
 from timerheap.spark._exchange.placement import Placement, labels_of
-from timerheap.spark._query import NullTime, Query, TimeColumn, nullable_arrow_schema, shown_name
+from timerheap.spark._query import NullTime, Query, TimeColumn, nullable_arrow_schema
 from timerheap.watermarks.strategy import MAX_AHEAD
 
 _done = 0  # 1: by a task that packs rows; 2: by an operator, which imports more
@@ -166,44 +167,11 @@ def _nested_columns(column: tuple[Any, ...], n: int, schema: pa.Schema) -> list[
     return cast(list[pa.Array], batch.columns)
 
 
-HASH = "__timerheap_hash"
-"""Name of the column with Spark's xxhash64 of the key; present if the key is not hashed in the pack stage."""
-
-CHANNEL = "__timerheap_channel"
-"""Name of the column with a row's channel, a string; present if watermarks are generated per channel."""
-
-AHEAD = "__timerheap_ahead"
-"""Name of the column that is true if the event time is too far ahead; present if the query checks this."""
-
-KEPT = "__timerheap_kept"
-"""Name of the column that is false if a row only advances the watermark; present if rows are filtered."""
-
-SEEN = "__timerheap_seen"
-"""Name of the column with the event time that advances the watermark; present if it is not the row's own.
-
-Where it is null, the row does not advance the watermark.
-"""
-
-INPUT = "__timerheap_input"
-"""Name of the column with the number of a row's input, 0 or 1; present if there are two inputs."""
-
-PACKED = "label int, sequence bigint, blob binary"
-"""The stage's output: blobs of rows, each with its position in the input; at `OBSERVATION`, event times.
-
-The label of a partition is that of its first key group. Rows are in frames, ordered by key group.
-"""
-
 BROADCAST = -(1 << 62)
 """The first position of rows that go to all partitions, all of which are below `OBSERVATION`."""
 
 OBSERVATION = -1
 """The position of event times, a table of `OBSERVED`."""
-
-AT = "at"
-"""Name of the column beside `PACKED` with the time of a batch DataFrame, in epoch ms.
-
-The driver fixes it, so that it is the same in all tasks and in all of their attempts.
-"""
 
 _SCHEMA = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
 _ROWS = 1 << 19

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from timerheap._native._core import xxh64
 from timerheap.spark._arrow import evolved_rows, has_time_to_live, misfit, renamed_fields, wide_rows, widen
+from timerheap.spark._columns import OF_KEY
 from timerheap.spark._group.checkpoint import (
     CheckpointedPart,
     ChunkReader,
@@ -490,7 +491,7 @@ def keyed(
     chunk: pa.RecordBatch, id_column: int, keys: list[pa.Array], fields: list[pa.Field]
 ) -> pa.RecordBatch:
     """Return rows of a chunk with their keys, given hashes of keys in place of ids; see `restore`."""
-    named = [field.with_name(f"__timerheap_of_key{number}") for number, field in enumerate(fields)]
+    named = [field.with_name(f"{OF_KEY}{number}") for number, field in enumerate(fields)]
     schema = pa.schema([*chunk.schema, *named], metadata={_ID_COLUMN: str(id_column).encode()})
     return pa.RecordBatch.from_arrays([*chunk.columns, *keys], schema=schema)
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from timerheap._native._core import TimerHeap, row_order
 from timerheap.spark._arrow import KeyedRows, evolved_columns, misfit, wide_rows, widen
+from timerheap.spark._columns import HIDDEN, ROW_ID, ROW_TIMESTAMP
 from timerheap.spark._group.chunks import ROWS
 from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.memory import PROCESS, Memory
@@ -67,8 +68,7 @@ def _comparable(columns: list[pa.Array]) -> Iterator[pa.Array]:
 RowOrder = Literal["event_time", "arrival"]
 """When rows reach the function: in event-time order behind the watermark, or on arrival."""
 
-_INTERNAL = "__timerheap_"  # begins the name of no column of the user's
-_OWN = pa.schema([(f"{_INTERNAL}id", pa.int64()), (f"{_INTERNAL}timestamp", pa.int64())])
+_OWN = pa.schema([(ROW_ID, pa.int64()), (ROW_TIMESTAMP, pa.int64())])
 _NONE = (np.empty(0, np.int64),) * 3
 
 
@@ -291,7 +291,7 @@ class RowBuffer:
         if why is not None:
             raise ValueError(
                 "df must have columns that the rows which wait in the checkpoint for the watermark can take, "
-                f"got others: {why.replace(_INTERNAL, '')}; go back to the old columns {rest}"
+                f"got others: {why.replace(HIDDEN, '')}; go back to the old columns {rest}"
             )
         return bool(was != now)
 

@@ -24,15 +24,14 @@ from pyspark.sql.types import (
 )
 
 from timerheap._values import expect_shallow
+from timerheap.spark._columns import HIDDEN, TIME, shown_name
 from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
 from timerheap.spark._group.key_group import BROADCAST_STATE
 from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._query import TIME, Late, NullTime, shown_name
+from timerheap.spark._query import Late, NullTime
 from timerheap.watermarks import NoWatermarks, WatermarkStrategy
 from timerheap.watermarks.generators import changes
-
-_RESERVED = "__timerheap_"
 
 
 def data_frame(argument: str, df: object) -> DataFrame:
@@ -316,10 +315,10 @@ def arrow_schema(argument: str, type_: object) -> pa.Schema:
             f"{argument} must be a DDL string such as 'plane string, at bigint', or a StructType, got "
             f"{type_!r}"
         )
-    taken = [n for n in type_.names if n.startswith(_RESERVED) or type_.names.count(n) > 1]
+    taken = [n for n in type_.names if n.startswith(HIDDEN) or type_.names.count(n) > 1]
     if taken:
         raise ValueError(
-            f"{argument} must have unique column names that do not begin with {_RESERVED!r}, got "
+            f"{argument} must have unique column names that do not begin with {HIDDEN!r}, got "
             f"{min(taken)!r}; rename the column"
         )
     try:

@@ -22,15 +22,16 @@ from pyspark.sql.types import (
 
 from timerheap._states import KeyContext
 from timerheap.functions import BatchProcessFunction, Function
+from timerheap.spark._columns import AHEAD, AT, CHANNEL, HASH, KEPT, PACKED, SEEN, shown_name
 from timerheap.spark._compat import analyzed_plan, with_columns
-from timerheap.spark._exchange.frames import AHEAD, AT, CHANNEL, HASH, KEPT, PACKED, SEEN, Broadcaster, Packer
+from timerheap.spark._exchange.frames import Broadcaster, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.named_columns import Columns, map_batches
 from timerheap.spark._plan.outputs import results_of, with_side_column
 from timerheap.spark._plan.progress import observed, output_type
-from timerheap.spark._query import ProcessorWork, Query, TimeColumn, TimeMode, WindowWork, shown_name
+from timerheap.spark._query import ProcessorWork, Query, TimeColumn, TimeMode, WindowWork
 from timerheap.spark._settings import check_settings, is_encrypted
 from timerheap.spark._state.checkpoint_reader import CheckpointState, starting_group, starting_partitions
 from timerheap.spark._state.initial_state import InitialState, starting_tables

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from timerheap._arguments import not_negative
+from timerheap.spark._columns import TIME, computed_name
 from timerheap.spark._plan.arguments import data_frame, named_column, quoted
-from timerheap.spark._query import TIME, computed_name
 from timerheap.spark._worker.row_runner import AssignedTimes
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
@@ -27,7 +27,7 @@ class Columns:
     """The columns of a DataFrame that arguments name.
 
     An argument that is an expression becomes a computed column, at the end of the rows, which functions do
-    not see; see `timerheap.spark._query`.
+    not see; see `timerheap.spark._columns`.
 
     Parameters
     ----------

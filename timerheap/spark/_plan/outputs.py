@@ -13,13 +13,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from timerheap.functions import Function
 from timerheap.output_tag import OutputTag
+from timerheap.spark._columns import LATE_BY, LATE_ROWS, OUTPUTS, SIDE_OUTPUT
 from timerheap.spark._compat import of_plan, on_connect
 from timerheap.spark._plan.arguments import data_frame, quoted
-from timerheap.spark._query import LATE_BY, LATE_ROWS, Query
-from timerheap.spark._worker.output import SIDE_OUTPUT
+from timerheap.spark._query import Query
 from timerheap.types import arrow_type
 
-_OUTPUTS = "__timerheap_outputs"  # the alias of the part of a plan that has results and side outputs
 _PASSING = {"Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "View"}
 _PASSING_ON_CONNECT = {
     "Project",
@@ -147,7 +146,7 @@ def late_type(row: StructType) -> StructType:
 
 def results_of(outputs: DataFrame) -> DataFrame:
     """Return the results without the side outputs, which `outputs_of` finds behind them."""
-    return outputs.alias(_OUTPUTS).where(F.col(SIDE_OUTPUT).isNull()).drop(SIDE_OUTPUT)
+    return outputs.alias(OUTPUTS).where(F.col(SIDE_OUTPUT).isNull()).drop(SIDE_OUTPUT)
 
 
 def outputs_of(df: DataFrame) -> DataFrame:
@@ -160,7 +159,7 @@ def outputs_of(df: DataFrame) -> DataFrame:
 def _outputs(df: DataFrame) -> DataFrame:
     node: Any = df._jdf.queryExecution().analyzed()
     while node.nodeName() in _PASSING:
-        if node.nodeName() == "SubqueryAlias" and node.alias() == _OUTPUTS:
+        if node.nodeName() == "SubqueryAlias" and node.alias() == OUTPUTS:
             return of_plan(df.sparkSession, node.child())
         node = node.children().head()
     raise ValueError(_refusal(df, node.nodeName()))
@@ -170,7 +169,7 @@ def _outputs_on_connect(df: DataFrame) -> DataFrame:
     frame: Any = df
     node = frame._plan
     while type(node).__name__ in _PASSING_ON_CONNECT:
-        if getattr(node, "_alias", None) == _OUTPUTS:
+        if getattr(node, "_alias", None) == OUTPUTS:
             return cast(DataFrame, type(frame)(node._child, frame.sparkSession))
         node = node._child
     raise ValueError(_refusal(df, type(node).__name__))

@@ -14,9 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from timerheap.metrics import DistributionResult
+from timerheap.spark._columns import METRICS, RESULTS
 from timerheap.spark._compat import analyzed_plan, of_plan, on_connect, refuse_connect
 from timerheap.spark._plan.arguments import data_frame
-from timerheap.spark._worker.output import METRICS, RESULTS
 from timerheap.spark._worker.partition import TASK_METRICS
 
 OBSERVED = "timerheap"

@@ -15,7 +15,7 @@ from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.output_tag import OutputTag
-from timerheap.spark._exchange.frames import INPUT
+from timerheap.spark._columns import INPUT, KEY, SIDES, TIME, computed_name, shown_name
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     changed_states,
@@ -35,8 +35,8 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import Input, build, marked, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, assigns_time, ungrouped
 from timerheap.spark._plan.outputs import side_tags
-from timerheap.spark._process.wrapped_runners import KEY, SIDES, Broadcasting, Tagged
-from timerheap.spark._query import TIME, Query, TimeColumn, computed_name, shown_name
+from timerheap.spark._process.wrapped_runners import Broadcasting, Tagged
+from timerheap.spark._query import Query, TimeColumn
 from timerheap.spark._state.checkpoint_reader import CheckpointState
 from timerheap.spark._state.initial_state import InitialState
 from timerheap.watermarks import WatermarkStrategy

@@ -13,7 +13,7 @@ from timerheap._values import records
 from timerheap.broadcast import BroadcastState, KeyedBroadcastProcessFunction, ReadOnlyBroadcastState
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
-from timerheap.spark._exchange.frames import INPUT
+from timerheap.spark._columns import INPUT, SIDES
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
@@ -193,13 +193,6 @@ class BroadcastRunner(RowRunner):
             self._current.current_key = id_
             call(key, state)
         self._current.current_key = None
-
-
-KEY = "__timerheap_key"
-"""The names of the key columns begin with this; their numbers follow."""
-
-SIDES = "__timerheap_left", "__timerheap_right"
-"""Names of the columns with the rows of each input, structs, one of which is null."""
 
 
 class Tagged(KeyedProcessFunction):

@@ -10,10 +10,9 @@ from itertools import chain, combinations, product
 
 from sqlglot import exp
 
-from timerheap.spark._query import computed_name
+from timerheap.spark._columns import GROUPING_SET, computed_name
 from timerheap.spark._sql.rank_functions import PROCTIME
 from timerheap.spark._sql.text import expect_only, refuse, text_of, written
-from timerheap.spark._windows.window_runner import GROUPING_SET
 
 BOUNDS = ("window_start", "window_end", "window_time")
 

@@ -8,8 +8,7 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from timerheap.spark._process.wrapped_runners import SIDES
-from timerheap.spark._query import computed_name
+from timerheap.spark._columns import RANK, SIDES, WINDOW, computed_name
 from timerheap.spark._sql.clauses import (
     BOUNDS,
     EXAMPLE,
@@ -27,7 +26,6 @@ from timerheap.spark._sql.clauses import (
 )
 from timerheap.spark._sql.ranks import PATTERN, RANKS, at_most, named, nested_ranks
 from timerheap.spark._sql.text import expect_only, parsed_select, refuse, rename, text_of, written
-from timerheap.spark._windows.local_stage import RANK, WINDOW
 
 LEFT, RIGHT = SIDES
 

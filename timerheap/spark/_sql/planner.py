@@ -15,15 +15,37 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from timerheap.functions import BatchProcessFunction
+from timerheap.spark._columns import (
+    AHEAD,
+    ARRIVAL,
+    BATCH_WINDOW,
+    CHANNEL,
+    COUNT,
+    ENDS,
+    GROUPING_SET,
+    HIDDEN,
+    INPUT,
+    KEPT,
+    KEY,
+    LATE_SIDE,
+    NO_PARTITION,
+    ORDER,
+    RANK,
+    SEEN,
+    SIDE_OUTPUT,
+    SIDES,
+    WINDOW,
+    WINDOW_COLUMNS,
+    computed_name,
+    shown_name,
+)
 from timerheap.spark._compat import on_connect, to_arrow_schema, with_columns
-from timerheap.spark._exchange.frames import AHEAD, CHANNEL, INPUT, KEPT, SEEN
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._plan.arguments import arrow_schema, key_columns, named_column, quoted
 from timerheap.spark._plan.build import Input, build, kept_only, marked, naive_millis, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName
 from timerheap.spark._plan.outputs import outputs_of, results_of
-from timerheap.spark._process.wrapped_runners import KEY, SIDES
-from timerheap.spark._query import Late, Query, computed_name, shown_name
+from timerheap.spark._query import Late, Query
 from timerheap.spark._sql.rank_functions import (
     GROUPED,
     FirstOfKey,
@@ -33,15 +55,7 @@ from timerheap.spark._sql.rank_functions import (
     SessionRows,
 )
 from timerheap.spark._sql.watermark_clause import time_of_table
-from timerheap.spark._windows.local_stage import (
-    ARRIVAL,
-    ENDS,
-    RANK,
-    WINDOW,
-    LocalFirstRows,
-    Ranking,
-    RankOrder,
-)
+from timerheap.spark._windows.local_stage import LocalFirstRows, Ranking, RankOrder
 from timerheap.spark._windows.spark_aggregates import resolve_aggregate
 from timerheap.spark._windows.window_columns import (
     end_of,
@@ -51,7 +65,7 @@ from timerheap.spark._windows.window_columns import (
     unique_names,
     windows_of,
 )
-from timerheap.spark._windows.window_runner import GROUPING_SET, WINDOW_BOUND, WINDOW_COLUMNS
+from timerheap.spark._windows.window_runner import WINDOW_BOUND
 from timerheap.spark._windows.windows import (
     GroupedWindows,
     Source,
@@ -62,7 +76,6 @@ from timerheap.spark._windows.windows import (
     session,
     tumble,
 )
-from timerheap.spark._worker.output import SIDE_OUTPUT
 from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner, TumblingSliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 
@@ -80,9 +93,6 @@ if TYPE_CHECKING:
         Windowing,
     )
 
-_HIDDEN = "__timerheap_"  # begins the names of columns that are not the user's
-_ORDER, _NO_KEY, _COUNT = f"{_HIDDEN}order", f"{_HIDDEN}no_key", f"{_HIDDEN}count"
-_SIDE = f"{_HIDDEN}side"  # the column with late rows beside results
 _MARKS = (SEEN, KEPT, CHANNEL, AHEAD)
 
 _WINDOWS: dict[str, Callable[..., Windows]] = {
@@ -184,9 +194,9 @@ def sql(
     if late == "emit":
         _expect_rows_of_table(node)
     found = _Planner(spark, watermark, processing_time, given).relation(node)
-    if _SIDE in found.df.columns:
-        df = found.df.where(quoted(KEPT) | quoted(_SIDE).isNotNull())
-        df = _select(df, (("*", "*"),), [_SIDE])
+    if LATE_SIDE in found.df.columns:
+        df = found.df.where(quoted(KEPT) | quoted(LATE_SIDE).isNotNull())
+        df = _select(df, (("*", "*"),), [LATE_SIDE])
         return results_of(df.toDF(*df.columns[:-1], SIDE_OUTPUT))
     df = found.timed.where(quoted(KEPT)) if KEPT in found.df.columns else found.df
     return _select(df, (("*", "*"),))
@@ -235,11 +245,11 @@ class _Relation:
 
 
 def _visible(df: DataFrame) -> list[str]:
-    return [name for name in df.columns if not name.startswith(_HIDDEN)]
+    return [name for name in df.columns if not name.startswith(HIDDEN)]
 
 
 def _hidden(df: DataFrame) -> list[str]:
-    return [name for name in df.columns if name in (*WINDOW, ENDS, *_MARKS, RANK, _SIDE)]
+    return [name for name in df.columns if name in (*WINDOW, ENDS, *_MARKS, RANK, LATE_SIDE)]
 
 
 class _Planner:
@@ -343,12 +353,12 @@ class _Planner:
         calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
         grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", keys) if keys else [])
         result = grouped.agg(*(calls or [F.count("*")]))  # agg() requires one
-        bounds = [f"{_HIDDEN}batch_{name}" for name in WINDOW_COLUMNS] if windows else WINDOW
-        named = [*windows, *node.keys, *keys[len(windows) + len(by) :], *bounds, *(node.calls or [_COUNT])]
+        bounds = BATCH_WINDOW if windows else WINDOW
+        named = [*windows, *node.keys, *keys[len(windows) + len(by) :], *bounds, *(node.calls or [COUNT])]
         if source.late != "emit":
             return replace(found, df=_select_list(result.toDF(*named), node))
         result = _with_late(outputs_of(result).toDF(*named, SIDE_OUTPUT))
-        return replace(found, df=_select_list(result, node, [KEPT, _SIDE], quoted(KEPT)))
+        return replace(found, df=_select_list(result, node, [KEPT, LATE_SIDE], quoted(KEPT)))
 
     def _ranked(self, node: Ranked) -> _Relation:
         from timerheap.spark._sql.parser import Table
@@ -364,7 +374,7 @@ class _Planner:
             return replace(ranked, df=ranked.df.toDF(*names, node.name, *ranked.df.columns[len(result) :]))
         found = self.relation(node.source)
         df = found.timed
-        order = {f"{_ORDER}{at}": one for at, one in enumerate(node.order)}
+        order = {f"{ORDER}{at}": one for at, one in enumerate(node.order)}
         added = {name: kept_only(df, F.expr(one.text)) for name, one in order.items()}
         arrival: list[RankOrder] = []
         if not found.ended and node.function == "row_number":
@@ -476,7 +486,7 @@ class _Planner:
         grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", [*by, GROUPING_SET]))
         result = grouped.agg(*(calls or [F.count("*")]))
         of_calls = [there[name] for side, there in zip(sides, names, strict=True) for name in side.calls]
-        result = result.toDF(*by, GROUPING_SET, *WINDOW, *(of_calls or [_COUNT]))
+        result = result.toDF(*by, GROUPING_SET, *WINDOW, *(of_calls or [COUNT]))
         keys = {f"{KEY}{at}": texts for at, (*texts, _) in enumerate(node.keys)}
         for number, (side, there) in enumerate(zip(sides, names, strict=True)):
             others = [name for name in result.columns if name not in (*there.values(), *WINDOW)]
@@ -547,8 +557,8 @@ class _Planner:
         """
         if time == ENDS and (ended or not df.isStreaming):
             df = df.drop(*_MARKS).withColumn(ENDS, F.lit(0).cast("bigint"))
-        by = list(keys) or [_NO_KEY]
-        df = df if keys else df.withColumn(_NO_KEY, F.lit(0))
+        by = list(keys) or [NO_PARTITION]
+        df = df if keys else df.withColumn(NO_PARTITION, F.lit(0))
         used = list(dict.fromkeys([*by, *names, *([] if time is None else [time])]))
         df = df.select(*map(quoted, [*used, *(name for name in df.columns if name in (*_MARKS, INPUT))]))
         rows = [df.schema[name] for name in used]
@@ -566,7 +576,7 @@ class _Planner:
             order="arrival" if time is None else order,
             time_mode="None" if ended else time_mode(df, False, *strategies),
             max_parallelism=self._options.get("max_parallelism"),
-            key_names=[name for name in keys if not name.startswith(_HIDDEN)],
+            key_names=[name for name in keys if not name.startswith(HIDDEN)],
             reduce=local,
             late=late,
             late_row=StructType([df.schema[name] for name in late_columns]) if emits else None,
@@ -604,8 +614,8 @@ def _select_list(
 
 def _with_late(result: DataFrame) -> DataFrame:
     """Return results with the late rows beside them, which are not kept."""
-    outputs = outputs_of(result).withColumnRenamed(SIDE_OUTPUT, _SIDE)
-    return outputs.withColumn(KEPT, quoted(_SIDE).isNull())
+    outputs = outputs_of(result).withColumnRenamed(SIDE_OUTPUT, LATE_SIDE)
+    return outputs.withColumn(KEPT, quoted(LATE_SIDE).isNull())
 
 
 def _expect_rows_of_table(node: Node) -> None:

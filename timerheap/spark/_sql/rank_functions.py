@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTimers
 from timerheap.output_tag import OutputTag
-from timerheap.spark._process.wrapped_runners import SIDES
-from timerheap.spark._query import LATE_BY, LATE_ROWS, WindowWork
-from timerheap.spark._windows.local_stage import WINDOW, Ranking, changes
+from timerheap.spark._columns import LATE_BY, LATE_ROWS, SIDES, WINDOW
+from timerheap.spark._query import WindowWork
+from timerheap.spark._windows.local_stage import Ranking, changes
 from timerheap.spark._windows.partial_columns import input_column
 from timerheap.spark._windows.window_runner import result_column
 from timerheap.state import ValueStateDescriptor

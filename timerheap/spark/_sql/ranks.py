@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from timerheap.spark._columns import RANK
 from timerheap.spark._sql.text import refuse, text_of, written
-from timerheap.spark._windows.local_stage import RANK
 
 RANKS = {exp.RowNumber: "row_number", exp.Rank: "rank", exp.DenseRank: "dense_rank"}
 PATTERN = (

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
+from timerheap.spark._columns import WINDOW_COLUMNS
 from timerheap.spark._plan.named_columns import spark_delay, strategy_of
 from timerheap.spark._sql.rank_functions import PROCTIME
-from timerheap.spark._windows.window_runner import WINDOW_BOUND, WINDOW_COLUMNS
+from timerheap.spark._windows.window_runner import WINDOW_BOUND
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 

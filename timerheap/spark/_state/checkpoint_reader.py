@@ -20,6 +20,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from timerheap._arguments import integer
 from timerheap._native._core import from_text, xxh64
+from timerheap.spark._columns import (
+    ACCUMULATOR,
+    HIDDEN,
+    KEY,
+    SESSION_START,
+    SIDES,
+    added_name,
+    distinct,
+    shown_name,
+)
 from timerheap.spark._compat import refuse_connect, to_arrow_schema
 from timerheap.spark._exchange.placement import key_group_of, label_of
 from timerheap.spark._group.checkpoint import MANIFEST, Manifest, read_clock
@@ -38,11 +48,9 @@ from timerheap.spark._group.growing_state import restored_state
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.keys import shown_keys
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
-from timerheap.spark._process.wrapped_runners import KEY, SIDES
-from timerheap.spark._query import Query, added_name, distinct, shown_name
+from timerheap.spark._query import Query
 from timerheap.spark._state import state_tables as tables
 from timerheap.spark._state.state_tables import INITIAL, TIMESTAMP, Splitter, readable
-from timerheap.spark._windows.open_windows import SESSION_START
 from timerheap.spark._worker.ledger import LEDGER, Ledger, expect_whole, foreign
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkStatus, WatermarkStrategy
@@ -319,7 +327,6 @@ def _time(millis: int) -> datetime | None:
     return found
 
 
-_RESERVED = "__timerheap_"
 _TIMERS = [KEYS, EVENT_TIMERS, PROCESSING_TIMERS, TIMER_NAMES]
 _GROUPS = [
     pa.field("key_group", pa.int32()),
@@ -621,9 +628,9 @@ def row_columns(stored: Sequence[str], key: Sequence[str]) -> dict[str, str]:
     hidden = {name: name for name in stored}
     if SIDES[0] in hidden:
         hidden |= {f"{KEY}{number}": name for number, name in enumerate(key)}
-        hidden |= {side: side.removeprefix(_RESERVED) for side in SIDES}
+        hidden |= {side: side.removeprefix(HIDDEN) for side in SIDES}
     names = {name: shown_name(hidden[name]) for name in stored}
-    names = {name: shown for name, shown in names.items() if not shown.startswith(_RESERVED)}
+    names = {name: shown for name, shown in names.items() if not shown.startswith(HIDDEN)}
     return dict(zip(names, distinct(names.values()), strict=True))
 
 
@@ -643,8 +650,8 @@ def _accumulators(part: StoredPart) -> list[pa.Field]:
 
 
 def _accumulator(name: str) -> str:
-    """Return the shown name of an accumulator: 'sum_0' for '__timerheap_0.sum'."""
-    number, _, field = name.removeprefix(_RESERVED).partition(".")
+    """Return the shown name of an accumulator: 'sum_0' for '0.sum' behind `ACCUMULATOR`."""
+    number, _, field = name.removeprefix(ACCUMULATOR).partition(".")
     return f"{field}_{number}"
 
 

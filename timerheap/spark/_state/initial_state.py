@@ -15,22 +15,19 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from timerheap._arguments import int64, integer
+from timerheap.spark._columns import INPUT, SIDES, TIME, TIMER, VALUE, added_name
 from timerheap.spark._compat import refuse_connect
-from timerheap.spark._exchange.frames import INPUT
 from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.watermark import InputClock, StoredClock, decode_clock, encode_clock
 from timerheap.spark._plan.arguments import data_frame, quoted
 from timerheap.spark._plan.named_columns import map_batches
-from timerheap.spark._process.wrapped_runners import SIDES
 from timerheap.spark._processors.processor_states import STATES, Scope
-from timerheap.spark._query import TIME, ProcessorWork, Query, added_name
+from timerheap.spark._query import ProcessorWork, Query
 from timerheap.spark._state.checkpoint_reader import expect_partitions, first_line, path_of, row_columns
 from timerheap.spark._state.state_tables import (
     EVENT_TIME,
     INITIAL,
     PROCESSING_TIME,
-    TIMER,
-    VALUE,
     ClockSplitter,
     ContentsTable,
     RowTable,

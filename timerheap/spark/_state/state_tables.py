@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from timerheap._native._core import from_text
 from timerheap.spark._arrow import concatenated, fitting, narrow, narrow_column, wide_rows, widen
+from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END, TIMER, VALUE
 from timerheap.spark._exchange.frames import event_millis, freeze_modules, key_hashes
 from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
 from timerheap.spark._group.checkpoint import MANIFEST, Chunks, Manifest, read_clock
@@ -37,8 +38,6 @@ from timerheap.spark._group.keys import shown_keys
 from timerheap.spark._group.timers import PUSH
 from timerheap.spark._group.timers import SCHEMA as TIMERS
 from timerheap.spark._query import Query
-from timerheap.spark._windows.open_windows import SESSION_START
-from timerheap.spark._windows.partial_columns import KEY_HASH, SLICE_END
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 INITIAL = "label int, key_group int, clock binary, contents binary"
@@ -50,7 +49,6 @@ The label is that of the partition that has the key group; see `timerheap.spark.
 INITIAL_SCHEMA = pa.schema(
     [("label", pa.int32()), ("key_group", pa.int32()), ("clock", pa.binary()), ("contents", pa.binary())]
 )
-
 
 _Texts = dict[tuple[int, int], str]  # chunks as they are stored, by kind and id
 
@@ -253,10 +251,6 @@ def _numbers(key_group: int, n: int) -> pa.Array:
 def _counted(count: int) -> pa.Array:
     return pa.array([count], pa.int64())
 
-
-VALUE = "__timerheap_value"
-TIMER = ("__timerheap_epoch_ms", "__timerheap_event_time", "__timerheap_name")
-"""Names of the columns that `ContentsTable` and `TimerTable` read."""
 
 _ROWS, _BYTES = 1 << 18, 64 << 20  # of a table at once
 

@@ -12,7 +12,8 @@ from pyspark import TaskContext
 
 from timerheap._native._core import SliceGroups
 from timerheap.spark._arrow import view_of
-from timerheap.spark._exchange.frames import HASH, event_millis
+from timerheap.spark._columns import ARRIVAL, ENDS, HASH, WINDOW
+from timerheap.spark._exchange.frames import event_millis
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec, input_column
 from timerheap.tvf import Partials, SliceAssigner
 from timerheap.tvf.columns import Groups
@@ -85,19 +86,6 @@ class SlicedRows:
         hashes = pa.array(np.concatenate(self._hashes)[keys])
         self._begin()
         return pa.RecordBatch.from_arrays([*arrays, *columns, hashes], names=names)
-
-
-WINDOW = ["__timerheap_window_start", "__timerheap_window_end", "__timerheap_window_time"]
-"""Names of the columns with the window of each row."""
-
-ENDS = "__timerheap_ends"
-"""Name of the column with the watermark at which the window of a row ends, in epoch ms."""
-
-RANK = "__timerheap_rank"
-"""Name of the column with the rank of a row."""
-
-ARRIVAL = "__timerheap_batch", "__timerheap_place"
-"""Names of the columns with a row's micro-batch and its place in that, which `LocalFirstRows` adds."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from timerheap._native._core import TimerHeap
 from timerheap.spark._arrow import widen
+from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END
 from timerheap.spark._group.chunks import SLICES
 from timerheap.spark._group.memory import PROCESS, Block, Memory
 from timerheap.spark._group.tables import latest_versions, with_version
-from timerheap.spark._windows.partial_columns import KEY_HASH, SLICE_END, PartialColumns, WindowSpec
+from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import (
     GlobalWindowAggregate,
@@ -83,10 +84,6 @@ class BatchLog:
 
     def head(self) -> list[tuple[int, int]]:
         return [(block.at, size) for block, size in self._blocks]
-
-
-SESSION_START = "__timerheap_session_start"
-"""Name of the column with the start of a session."""
 
 
 class WindowsPart(ABC):

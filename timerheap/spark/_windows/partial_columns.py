@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._values import Convert, checker, local_leaf, local_reader, reader
+from timerheap.spark._columns import ACCUMULATOR, KEY_HASH, SLICE_END
 from timerheap.tvf import (
     Aggregate,
     Aggregation,
@@ -18,10 +19,6 @@ from timerheap.tvf import (
     SessionUnsliceAssigner,
     SliceAssigner,
 )
-
-KEY_HASH = "__timerheap_key_hash"
-SLICE_END = "__timerheap_slice_end"
-"""Names of the columns with the key and the slice of an accumulator."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class PartialColumns:
             for at, aggregate in enumerate(self.aggregation.aggregates)
             for field in aggregate.fields
         ]
-        names = [KEY_HASH, SLICE_END, *(f"__timerheap_{name}" for name in self._like)]
+        names = [KEY_HASH, SLICE_END, *(f"{ACCUMULATOR}{name}" for name in self._like)]
         self.schema = pa.schema(list(zip(names, [pa.int64(), pa.int64(), *types], strict=True)))
 
     def to_arrow(self, partials: Partials) -> list[pa.Array]:
@@ -79,7 +76,7 @@ class PartialColumns:
             "slice_ends": rows.column(SLICE_END).to_numpy(),
         }
         for name, like in self._like.items():
-            columns[name] = _from_arrow(rows.column(f"__timerheap_{name}"), like)
+            columns[name] = _from_arrow(rows.column(f"{ACCUMULATOR}{name}"), like)
         return self.aggregation.partials(columns)
 
 

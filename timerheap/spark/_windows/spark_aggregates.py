@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from timerheap.functions import AggregateFunction
+from timerheap.spark._columns import AGGREGATED
 from timerheap.spark._compat import on_connect, to_arrow_type
 from timerheap.spark._plan.arguments import collation_of, is_atomic
 from timerheap.tvf import (
@@ -118,7 +119,6 @@ def _of_connect(column: Any) -> FunctionCall | None:
     )
 
 
-_INPUT = "__timerheap_input"  # followed by a number: the name of an aggregate's input column
 _INT64, _FLOAT64, _OBJECT = np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _TIMES = (DateType, TimestampType, TimestampNTZType)
@@ -185,7 +185,7 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
     `number` is that of the aggregate, which makes the names of its columns unique.
     """
     if isinstance(wanted, UserAggregate):
-        names = [f"{_INPUT}{number}_{at}" for at in range(len(wanted.columns))]
+        names = [f"{AGGREGATED}{number}_{at}" for at in range(len(wanted.columns))]
         of = ", ".join(df.select(*wanted.columns).columns)
         described = f"{wanted.name} = {type(wanted.function).__name__}({of})"
         python = PythonAggregate(wanted.function, *names, name=described)
@@ -209,7 +209,7 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
         raise ValueError(
             f"agg must receive aggregates of one column, got {_text(wanted)}; aggregate one column"
         )
-    name = f"{_INPUT}{number}"
+    name = f"{AGGREGATED}{number}"
     (argument,) = arguments
     type_ = df.select(argument).schema[0].dataType
     collation = collation_of(type_)

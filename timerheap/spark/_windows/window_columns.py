@@ -9,12 +9,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType
 
+from timerheap.spark._columns import SIDES, WINDOW
 from timerheap.spark._compat import with_columns
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.build import naive_millis
-from timerheap.spark._process.wrapped_runners import SIDES
 from timerheap.spark._sql.rank_functions import GROUPED
-from timerheap.spark._windows.local_stage import WINDOW
 from timerheap.tvf import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner, TimeZone
 
 if TYPE_CHECKING:

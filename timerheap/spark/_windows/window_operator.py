@@ -18,7 +18,7 @@ from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
 from timerheap.spark._arrow import map_type
-from timerheap.spark._query import LATE_ROWS, shown_name
+from timerheap.spark._columns import LATE_ROWS, shown_name
 from timerheap.timer import MAX_WATERMARK
 from timerheap.types import LOCAL
 from timerheap.watermarks import WatermarkStrategy

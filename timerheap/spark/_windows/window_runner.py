@@ -9,29 +9,20 @@ import pyarrow as pa
 
 from timerheap._values import Misfit
 from timerheap.spark._arrow import KeyedRows, narrow_column
+from timerheap.spark._columns import EARLY, KEY_HASH, shown_name
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._query import Query, WindowWork, computed_name, shown_name
-from timerheap.spark._windows.partial_columns import KEY_HASH, input_column
+from timerheap.spark._query import Query, WindowWork
+from timerheap.spark._windows.partial_columns import input_column
 from timerheap.spark._worker.output import ResultBuffer, column_of
 from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf import GlobalWindowAggregate, WindowResults
-
-WINDOW_COLUMNS = ["window_start", "window_end", "window_time"]
-"""Names of the columns with the start, the end and the last ms of the window."""
-
-EARLY = "early"
-"""Name of the column that is true in an early result, before the window has ended."""
 
 WINDOW_BOUND = "timerheap.window_bound"
 """Metadata key of a column with a bound of windows: which of `WINDOW_COLUMNS` it is.
 
 Windows with the same time are emitted in one micro-batch.
 """
-
-GROUPING_SET = computed_name(2, "number of the grouping set")
-"""Name of the column with the number of a group's grouping set."""
-
 
 _WINDOWS_AT_ONCE = 4096  # of a key; more would only take memory
 

@@ -20,8 +20,18 @@ from pyspark.sql.types import (
 )
 
 from timerheap._arguments import Length, positive
+from timerheap.spark._columns import (
+    AHEAD,
+    CHANNEL,
+    EARLY,
+    KEPT,
+    NO_KEY,
+    WINDOW_COLUMNS,
+    computed_name,
+    shown_name,
+    visible,
+)
 from timerheap.spark._compat import to_arrow_schema, with_columns
-from timerheap.spark._exchange.frames import AHEAD, CHANNEL, KEPT
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     channel_column,
@@ -35,18 +45,9 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import Input, build, kept_only, marked, planned, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns
-from timerheap.spark._query import (
-    Late,
-    NullTime,
-    Query,
-    WindowWork,
-    computed_name,
-    shown_name,
-    visible,
-)
+from timerheap.spark._query import Late, NullTime, Query, WindowWork
 from timerheap.spark._windows.partial_columns import WindowSpec
 from timerheap.spark._windows.spark_aggregates import ResolvedAggregate, UserAggregate, resolve_aggregate
-from timerheap.spark._windows.window_runner import EARLY, WINDOW_COLUMNS
 from timerheap.tvf import (
     CumulativeSliceAssigner,
     HoppingSliceAssigner,
@@ -107,9 +108,6 @@ class Source:
         return cls(df, of_time, assigner, strategy, by_channel, what, every, max_parallelism, nulls, local)
 
 
-_NO_KEY = "__timerheap_key0"
-
-
 @dataclass(frozen=True)
 class WindowPlan:
     """Aggregates of the windows of a source; its text explains how they are computed."""
@@ -121,7 +119,7 @@ class WindowPlan:
     def result(self) -> DataFrame:
         """Return the DataFrame."""
         source, time = self.source, self.source.time
-        keys = self.keys or [_NO_KEY]
+        keys = self.keys or [NO_KEY]
         rows = marked(Input(self._with_times(), time, source.strategy, source.channel))
         if source.where is not None:
             rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
@@ -169,7 +167,7 @@ class WindowPlan:
             name: kept_only(rows, column) for one in self.computed for name, column in one.inputs.items()
         }
         if not self.keys:
-            inputs[_NO_KEY] = F.lit(0)
+            inputs[NO_KEY] = F.lit(0)
         return with_columns(rows, inputs)
 
     @property

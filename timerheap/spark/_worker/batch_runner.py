@@ -20,10 +20,11 @@ from timerheap.functions import BatchProcessFunction, BatchTimerService, DueTime
 from timerheap.metrics import Metrics
 from timerheap.output_tag import is_tagged
 from timerheap.spark._arrow import KeyedRows, fitting, narrow
+from timerheap.spark._columns import shown_name
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.timers import JournalledTimers
-from timerheap.spark._query import Query, shown_name
+from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.spark._worker.states import (

@@ -308,7 +308,7 @@ def _refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) ->
 
 def _states(plan: Any) -> Iterator[Any]:
     """Return a Java StatefulOperatorStateInfo for each of timerheap's operators in a plan."""
-    from timerheap.spark._worker.output import METRICS
+    from timerheap.spark._columns import METRICS
 
     if plan.nodeName().startswith(_OPERATOR) and METRICS in _names(plan.output()):
         yield plan.stateInfo().get()

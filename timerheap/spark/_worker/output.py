@@ -15,7 +15,7 @@ from timerheap._values import checker, records
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
 from timerheap.spark._arrow import FITS, fitting, narrow, wide, wide_rows
-from timerheap.spark._query import LATE_ROWS
+from timerheap.spark._columns import LATE_ROWS, SIDE_OUTPUT
 
 _EXACT: dict[pa.DataType, set[type]] = {
     pa.string(): {str, type(None)},
@@ -111,10 +111,6 @@ def _is_text(type_: pa.DataType) -> bool:
 
 def _is_list(type_: pa.DataType) -> bool:
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
-
-
-SIDE_OUTPUT = "side_output"
-"""Name of the column beside the results with side outputs: a struct with a field for each tag."""
 
 
 class SideBuffer:
@@ -220,12 +216,6 @@ def undeclared(tag: OutputTag) -> str:
         f"side_outputs=[OutputTag({tag.tag_id!r}, ...)]"
     )
 
-
-RESULTS = "__timerheap_results"
-"""Name of the column of the operator's output with results: an array of structs in each row, or null."""
-
-METRICS = "__timerheap_metrics"
-"""Name of the column of the output with the metrics of a task, as JSON; null in all rows but one."""
 
 _ROWS = 1 << 12  # results in an array, which Spark copies as a whole
 _AIM, _MOST_IN_FRAME = 1 << 20, 1 << 22  # bytes of an array

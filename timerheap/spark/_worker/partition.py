@@ -15,13 +15,14 @@ import pyarrow as pa
 from timerheap.functions import BatchProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._columns import TIME, shown_name
 from timerheap.spark._exchange.frames import Part, by_key_group, counts_of, merged
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup, restore
 from timerheap.spark._group.watermark import WatermarkState, is_late
 from timerheap.spark._process.wrapped_runners import BroadcastRunner
-from timerheap.spark._query import TIME, Query, shown_name
+from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.live_groups import LiveGroups
 from timerheap.spark._worker.output import ResultBuffer, result_frames

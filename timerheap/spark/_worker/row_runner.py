@@ -26,12 +26,13 @@ from timerheap._native._core import (
 from timerheap.functions import KeyedProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._columns import HIDDEN, TIME, visible
 from timerheap.spark._compat import to_tuples
 from timerheap.spark._group.columns import changeable_class, column_reader, local_times
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import KeyTimers, due_keys
-from timerheap.spark._query import TIME, Query, visible
+from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.states import (
     KeyTimerService,
@@ -73,9 +74,6 @@ class AssignedTimes:
                 f"extract_timestamp must return epoch milliseconds, an int64, got {time!r} for {row!r}"
             )
         return time
-
-
-_RESERVED = "__timerheap_"
 
 
 def row_source(table: pa.Table, type_: StructType, key: Sequence[str] = ()) -> RowSource:
@@ -132,7 +130,7 @@ def _leaves(
         yield path, column, type_
         return
     for field, child in zip(type_, column.flatten(), strict=True):
-        inner = path if field.name.startswith(_RESERVED) else (*path, field.name)
+        inner = path if field.name.startswith(HIDDEN) else (*path, field.name)
         yield from _leaves(inner, child, field.dataType)
 
 

@@ -28,8 +28,10 @@ from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import JournalledTimers, KeyTimers
 from timerheap.spark._group.watermark import WatermarkState, decode_clock, late_in_spark
+from timerheap.spark._processors.processor_handle import ProcessorHandle
 from timerheap.spark._processors.processor_records import FrameRecords, Records, RowRecords
-from timerheap.spark._processors.processor_states import ProcessorHandle, Scope, UnsafeOrder, reader_of
+from timerheap.spark._processors.spark_values import UnsafeOrder, reader_of
+from timerheap.spark._processors.value_list_map_states import Scope
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query
 from timerheap.spark._worker.driver_mail import reported
 from timerheap.spark._worker.live_groups import LiveGroups

@@ -21,7 +21,7 @@ from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.watermark import InputClock, StoredClock, decode_clock, encode_clock
 from timerheap.spark._plan.arguments import data_frame, quoted
 from timerheap.spark._plan.named_columns import map_batches
-from timerheap.spark._processors.processor_states import STATES, Scope
+from timerheap.spark._processors.value_list_map_states import STATES, Scope
 from timerheap.spark._query import ProcessorWork, Query
 from timerheap.spark._state.checkpoint_reader import expect_partitions, first_line, path_of, row_columns
 from timerheap.spark._state.state_tables import (

@@ -1,0 +1,201 @@
+"""The states that a StatefulProcessor reads and writes: value state, list state and map state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Row
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
+
+from timerheap._native._core import CurrentKey
+from timerheap.spark._processors.spark_refusals import refusal
+from timerheap.spark._processors.spark_values import StructCodec, UnsafeOrder
+from timerheap.spark._query import DeclaredState
+from timerheap.spark._worker.states import CONTENTS, KeyTimerService
+from timerheap.state_ttl import StateTtlConfig
+
+
+class Group(Protocol):
+    """What a key group has.
+
+    service: of the timers of the query's time mode, which it has for both domains
+    tables: the contents of the states, by name, without what has expired
+    """
+
+    service: KeyTimerService
+    tables: dict[str, Any]
+
+
+class Scope:
+    """What all states of a processor share: the current key and its key group.
+
+    keys: the id of the current key, None outside the calls for a key
+    group: the key group of the current key. One assignment changes it for all states: keys come in their
+        order, so it is mostly another one for each key.
+    """
+
+    group: Group
+
+    def __init__(self) -> None:
+        self.keys = CurrentKey()
+
+
+class ProcessorState:
+    """One state of a processor.
+
+    type: of a key's contents
+    """
+
+    shape: ClassVar[str]
+
+    def __init__(self, name: str, declared: DeclaredState, scope: Scope) -> None:
+        self.name = name
+        self.deleted = False
+        self._scope = scope
+        self.ttl = None if declared.ttl is None else StateTtlConfig.new_builder(declared.ttl).build()
+        *self._key_codecs, self._codec = map(StructCodec, declared.schemas)
+        kept: pa.DataType = self._codec.type
+        if declared.ttl is not None:
+            kept = pa.struct([("value", kept), ("expires", pa.int64())])
+        self.type = CONTENTS[self.shape](*(codec.type for codec in self._key_codecs), kept)
+
+    @property
+    def _table(self) -> Any:
+        return self._scope.group.tables[self.name]
+
+    def _key(self, doing: str) -> int:
+        """Return the current key's id; an error says what was being done, in Spark's words."""
+        id_: int | None = self._scope.keys.current_key
+        if id_ is not None and not self.deleted:
+            return id_
+        if self.deleted:
+            raise PySparkRuntimeError(
+                f"Error {doing}: {self.shape.capitalize()} state {self.name} is not initialized."
+            )
+        raise refusal("INTERNAL_ERROR_TWS", doing, name=self.name)
+
+
+class _ValueState(ProcessorState, ValueState):
+    shape = "value"
+
+    def exists(self) -> bool:
+        key_id = self._key("checking value state exists")
+        return self._table.load(key_id) is not None
+
+    def get(self) -> tuple[Any, ...] | None:
+        key_id = self._key("getting value state")
+        kept = self._scope.group.tables[self.name].load(key_id)
+        return None if kept is None else self._codec.decode(kept)
+
+    def update(self, newValue: Any) -> None:
+        key_id = self._key("updating value state")
+        self._table.store(key_id, self._codec.encode(newValue))
+
+    def clear(self) -> None:
+        key_id = self._key("clearing value state")
+        self._table.store(key_id, None)
+
+
+class _ListState(ProcessorState, ListState):
+    shape = "list"
+
+    def exists(self) -> bool:
+        key_id = self._key("checking value state exists")
+        return not self._table.is_empty(key_id)
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        if self.deleted:
+            return
+        key_id = self._key("getting value state")
+        yield from map(self._codec.decode, list(self._table.load(key_id)))
+
+    def put(self, newState: Iterable[Any]) -> None:
+        self._write(newState, "replace")
+
+    def appendValue(self, newState: Any) -> None:
+        self._write((newState,), "append")
+
+    def appendList(self, newState: Iterable[Any]) -> None:
+        self._write(newState, "append")
+
+    def _write(self, values: Iterable[Any], how: str) -> None:
+        key_id, kept = self._key("updating value state"), list(map(self._codec.encode, values))
+        if not kept:
+            raise refusal(
+                "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE", "updating value state", name=self.name
+            )
+        getattr(self._table, how)(key_id, kept)
+
+    def clear(self) -> None:
+        key_id = self._key("clearing value state")
+        self._table.replace(key_id, [])
+
+
+class _MapState(ProcessorState, MapState):
+    shape = "map"
+
+    def __init__(self, name: str, declared: DeclaredState, scope: Scope) -> None:
+        super().__init__(name, declared, scope)
+        for field in declared.schemas[0]:
+            if isinstance(field.dataType, (T.ArrayType, T.MapType, T.StructType)):
+                raise ValueError(
+                    f"state {name!r}: the fields of a map's keys must be of atomic types, got {field.name!r} "
+                    f"of type {field.dataType.simpleString()}; use several fields, or a string"
+                )
+        (self._keys,) = self._key_codecs
+        self._row = Row(*declared.schemas[1].names)
+        self._order = UnsafeOrder(declared.schemas[0])
+
+    def exists(self) -> bool:
+        key_id = self._key("checking map state exists")
+        return not self._table.is_empty(key_id)
+
+    def getValue(self, key: Any) -> tuple[Any, ...] | None:
+        key_id = self._key("getting value")
+        found, kept = self._table.find(key_id, self._keys.encode_key(key))
+        return self._row(*self._codec.decode(kept)) if found else None
+
+    def containsKey(self, key: Any) -> bool:
+        key_id = self._key("checking if map state contains key")
+        found: bool = self._table.find(key_id, self._keys.encode_key(key))[0]
+        return found
+
+    def updateValue(self, key: Any, value: Any) -> None:
+        key_id = self._key("updating map state value")
+        self._table.put(key_id, {self._keys.encode_key(key): self._codec.encode(value)})
+
+    def removeKey(self, key: Any) -> None:
+        key_id = self._key("removing key from map state")
+        self._table.remove(key_id, self._keys.encode_key(key))
+
+    def clear(self) -> None:
+        key_id = self._key("clearing map state")
+        self._table.remove_all(key_id)
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        for key, kept in self._entries():
+            yield self._keys.decode_key(key), self._codec.decode(kept)
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        for key, _ in self._entries():
+            yield self._keys.decode_key(key)
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        for _, kept in self._entries():
+            yield self._codec.decode(kept)
+
+    def _entries(self) -> list[tuple[tuple[Any, ...], Any]]:
+        """Return the entries of now, in the order of Spark's state store."""
+        if self.deleted:
+            return []
+        key_id = self._key("getting map state")
+        entries = self._table.load(key_id)
+        return sorted(entries.items(), key=lambda entry: self._order.bytes_of(entry[0]))
+
+
+STATES: dict[str, type[ProcessorState]] = {"value": _ValueState, "list": _ListState, "map": _MapState}
+"""The classes of states by shape."""

@@ -17,15 +17,15 @@ from output_recorder import Recorder
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.flink import Explanation, StatusWatermarkValve
 from timerheap.watermarks import WatermarkStatus
+from timerheap.watermarks.valve import ChannelValve
 
 IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
 
 
 def restored(valve: StatusWatermarkValve, output: Any = None) -> StatusWatermarkValve:
     """Return a valve made of what a key group stores of another one."""
-    watermarks, active = valve._columns()
-    made = StatusWatermarkValve._of_columns(valve.watermark, valve._names, watermarks, active)
-    made._output = output
+    made, of_channels = StatusWatermarkValve(output=output), valve._channels
+    made._channels.restore(valve.watermark, of_channels._names, *of_channels.columns())
     return made
 
 
@@ -349,25 +349,26 @@ def test_an_output_that_raises_is_not_called_again() -> None:
 @given(data=st.data(), channels=st.integers(1, 6))
 def test_many_watermarks_have_the_effect_of_single_ones(data: st.DataObject, channels: int) -> None:
     recorder = Recorder()
-    many, single = StatusWatermarkValve(output=recorder), StatusWatermarkValve()
-    many._add_channels([None] * channels)
-    many._activate_many(np.arange(channels))
+    many, single = ChannelValve(recorder), StatusWatermarkValve()
+    many.add_channels([None] * channels)
+    many.activate(np.arange(channels))
     for _ in range(channels):
         single.add_channel()
     some = st.lists(st.integers(0, channels - 1), unique=True)
     for _ in range(data.draw(st.integers(1, 6))):
         watermarks = {channel: data.draw(st.integers(0, 9)) for channel in data.draw(some)}
         before = many.watermark
-        many._input_watermarks(np.array([*watermarks.values()], np.int64), np.array([*watermarks], np.int64))
+        many.input_watermarks(np.array([*watermarks.values()], np.int64), np.array([*watermarks], np.int64))
         for channel, watermark in sorted(watermarks.items(), key=lambda pair: pair[1]):
             single.input_watermark(watermark, channel)
         assert many.explain() == single.explain()
         assert recorder.take() == ([many.watermark] if many.watermark > before else [])
         for channel in data.draw(some):
-            many.input_watermark_status(IDLE, channel)
+            if many.columns()[1][channel]:
+                many.deactivate(channel)
             single.input_watermark_status(IDLE, channel)
         returning = data.draw(some)
-        many._activate_many(np.array(returning, np.int64))
+        many.activate(np.array(returning, np.int64))
         for channel in returning:
             single.input_watermark_status(ACTIVE, channel)
         assert many.explain() == single.explain()

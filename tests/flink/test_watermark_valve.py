@@ -30,8 +30,7 @@ def test_output_equals_flinks(traces: list[dict[str, Any]], restored: bool) -> N
         valve = StatusWatermarkValve(trace["channels"], recorder)
         for step, op in enumerate(trace["ops"]):
             if restored:
-                before, columns = valve, valve._columns()
-                valve = StatusWatermarkValve._of_columns(before.watermark, before._names, *columns)
-                valve._output = recorder
+                before, valve = valve._channels, StatusWatermarkValve(0, recorder)
+                valve._channels.restore(before.watermark, before._names, *before.columns())
             replay(valve, op)
             assert recorder.take() == op[-1], f"line {line}, operation {step}: {op}"

@@ -38,15 +38,11 @@ from timerheap.flink.simple_timer_service import SimpleTimerService
 from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.flink.timer_service_manager import InternalTimeServiceManager
+from timerheap.flink.valves import IndexedCombinedWatermarkStatus, StatusWatermarkValve
 from timerheap.flink.watermark_operator import TimeCharacteristic, TimestampsAndWatermarksOperator
 from timerheap.flink.watermark_outputs import BroadcastingOutput, WatermarkOutputMultiplexer
 from timerheap.hashing import java_hash_code
-from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
-from timerheap.watermarks.valve import (
-    ChannelExplanation,
-    Explanation,
-    StatusWatermarkValve,
-)
+from timerheap.watermarks.valve import ChannelExplanation, Explanation
 
 __all__ = [
     "BroadcastingOutput",

@@ -24,11 +24,11 @@ from timerheap.flink.processing_time import (
 )
 from timerheap.flink.simple_timer_service import SimpleTimerService
 from timerheap.flink.timer_queue import TimerQueue
+from timerheap.flink.valves import IndexedCombinedWatermarkStatus
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimerService
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.watermarks.output import WatermarkStatus
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from timerheap._arguments import int64
+from timerheap.flink.valves import CombinedWatermarkStatus
 from timerheap.timer import MIN_WATERMARK
-from timerheap.watermarks.combine import CombinedWatermarkStatus
 from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
 
 

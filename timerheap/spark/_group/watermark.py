@@ -31,10 +31,9 @@ import pyarrow.compute as pc
 from timerheap.spark._arrow import EARLIER
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks import WatermarkGenerator, WatermarkStatus, WatermarkStrategy
-from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.watermarks.generators import change, changes
 from timerheap.watermarks.strategy import MAX_AHEAD
-from timerheap.watermarks.valve import Explanation, StatusWatermarkValve
+from timerheap.watermarks.valve import ChannelValve, Explanation
 
 _VERSION = 2
 _HEADER = struct.Struct("<BBqI")
@@ -190,7 +189,7 @@ class InputChannels:
 
     def _forget(self) -> None:
         self.column = self._column
-        self.valve = StatusWatermarkValve()
+        self.valve = ChannelValve()
         self._numbers: dict[str | None, int] = {}
         self._generators = _Generators(self._strategy)
         self._max_timestamps = np.empty(0, np.int64)
@@ -224,12 +223,12 @@ class InputChannels:
         if new := [names[row] for row in np.flatnonzero(unknown).tolist()]:
             channels[unknown] = np.arange(len(numbers), len(numbers) + len(new))
             numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
-            self.valve._add_channels(new)
+            self.valve.add_channels(new)
             self.has_new = True
             self._max_timestamps = np.append(self._max_timestamps, np.full(len(new), MIN_WATERMARK))
             self._active_at = np.append(self._active_at, np.full(len(new), _NEVER))
         self._active_at[channels] = _NEVER if at is None else at
-        self.valve._activate_many(channels)
+        self.valve.activate(channels)
         return channels
 
     def observe(
@@ -244,7 +243,7 @@ class InputChannels:
         before = self._max_timestamps[channels]
         watermarks = self._generators.watermarks(channels, before, max_timestamps, counts, now)
         self._max_timestamps[channels] = np.maximum(before, max_timestamps)
-        self.valve._input_watermarks(watermarks, channels)
+        self.valve.input_watermarks(watermarks, channels)
 
     def begin_run(self, now: int | None) -> None:
         """Begin the time without rows of all channels at `now`."""
@@ -260,12 +259,12 @@ class InputChannels:
         since = self._quiet_since(drained)
         for channel in np.flatnonzero(self._may_idle(since) & (since < now - timeout)).tolist():
             if self._numbers:
-                self.valve.input_watermark_status(WatermarkStatus.IDLE, channel)
+                self.valve.deactivate(channel)
             else:
-                self.valve.status = WatermarkStatus.IDLE
+                self.valve.mark_idle()
 
     def _may_idle(self, since: np.ndarray) -> np.ndarray:
-        _, active = self.valve._columns()
+        _, active = self.valve.columns()
         if not self._numbers:
             active = np.array([self.valve.status is WatermarkStatus.ACTIVE])
         found: np.ndarray = active & (since != _NEVER)
@@ -280,9 +279,9 @@ class InputChannels:
         quiet = (since != _NEVER) & (since <= now - after)
         if self._numbers:
             channels = np.flatnonzero(quiet)
-            self.valve._input_watermarks(np.full(len(channels), now - lag), channels)
+            self.valve.input_watermarks(np.full(len(channels), now - lag), channels)
         if quiet.all() and (not self._numbers or self.valve.status is WatermarkStatus.IDLE):
-            self.valve._emit(now - lag)
+            self.valve.emit(now - lag)
 
     def next_change(self) -> int | None:
         """Return the time after which the clock alone may change a channel; None: never."""
@@ -310,7 +309,7 @@ class InputChannels:
 
     def clock(self) -> InputClock:
         """Return what a load needs."""
-        watermarks, active = self.valve._columns()
+        watermarks, active = self.valve.columns()
         return InputClock(
             self.column,
             self.valve.watermark,
@@ -336,11 +335,10 @@ class InputChannels:
         self._generators = _Generators(self._strategy, clock.generators)
         self._max_timestamps = clock.max_timestamps.copy()
         self._active_at = clock.active_at.copy()
-        self.valve = StatusWatermarkValve._of_columns(
-            clock.watermark, clock.names, clock.watermarks, clock.active
-        )
+        self.valve = ChannelValve()
+        self.valve.restore(clock.watermark, clock.names, clock.watermarks, clock.active)
         if not n and clock.idle:
-            self.valve.status = WatermarkStatus.IDLE
+            self.valve.mark_idle()
 
 
 class _Generators:
@@ -426,7 +424,6 @@ class WatermarkState:
         self.ahead: tuple[str | None, int] | None = None  # a channel and time too far ahead, of `observe`
         self._run: str | None = None
         self._inputs = [InputChannels(*pair) for pair in zip(strategies, columns, strict=True)]
-        self._combined = IndexedCombinedWatermarkStatus(len(strategies))
 
     @property
     def has_new_channels(self) -> bool:
@@ -513,13 +510,13 @@ class WatermarkState:
             if notice is not None:
                 argument = "right_channel" if number else "channel"
                 self.notices.add(f"{argument}: {notice}; it continues without the old channels")
-                self._combined = IndexedCombinedWatermarkStatus(len(self._inputs))
 
     def _combine(self) -> None:
-        for number, input_ in enumerate(self._inputs):
-            self._combined.update_watermark(number, input_.valve.watermark)
-            self._combined.update_status(number, input_.valve.status is WatermarkStatus.IDLE)
-        self.watermark = max(self.watermark, self._combined.combined_watermark)
+        """Advance to the lowest watermark of the active inputs or, without any, to the highest of all."""
+        valves = [input_.valve for input_ in self._inputs]
+        active = [valve.watermark for valve in valves if valve.status is WatermarkStatus.ACTIVE]
+        combined = min(active) if active else max(valve.watermark for valve in valves)
+        self.watermark = max(self.watermark, combined)
 
     def next_change(self) -> int | None:
         """Return the time after which the watermark may change without rows; None: never."""

@@ -1,10 +1,16 @@
-"""The combined watermark of the inputs of an operator or the splits of a source."""
+"""The watermark of an input with many channels, of an operator's inputs, or of the splits of a source."""
 
 from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
 
 from timerheap._arguments import int64
 from timerheap._native._core import KeyTimerHeap
 from timerheap.timer import MIN_WATERMARK
+from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
+from timerheap.watermarks.valve import ChannelValve, Explanation
 
 
 def checked_index(name: str, index: int, n: int) -> int:
@@ -13,6 +19,142 @@ def checked_index(name: str, index: int, n: int) -> int:
     if not 0 <= index < n:
         raise IndexError(f"{name} must be 0 or more and below {n}, got {index}")
     return index
+
+
+class StatusWatermarkValve:
+    """Combines the watermarks of the channels of one input (Flink's ``StatusWatermarkValve``).
+
+    The watermark of the valve never decreases. It is the minimum of the watermarks of the aligned channels. A
+    channel is aligned while it is active and has caught up with the valve. The watermarks of an idle channel
+    are ignored. A channel that becomes active again neither lowers the watermark nor holds it back until it
+    has caught up. When the last active channel becomes idle and it held the watermark back, the valve emits
+    the maximum watermark of all channels, so that downstream operators do not wait for rows that may never
+    arrive.
+
+    Parameters
+    ----------
+    channels : int, default 0
+        Initial number of channels: 0 .. channels - 1, active and without names.
+    output : WatermarkOutput, optional
+        Receives every new watermark and every change of status, in order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `channels` is not an int of 0 or more.
+
+    See Also
+    --------
+    IndexedCombinedWatermarkStatus : combines the inputs of one operator, by different rules.
+
+    Notes
+    -----
+    A watermark or a status costs O(log n) with n channels. The valve records a watermark or a status before
+    it calls `output`; if `output` raises, the call is not repeated.
+
+    Examples
+    --------
+    >>> valve = StatusWatermarkValve()
+    >>> jfk, lga = valve.add_channel("JFK"), valve.add_channel("LGA")
+    >>> valve.input_watermark(50_000, jfk)
+    >>> valve.input_watermark(30_000, lga)
+    >>> valve.watermark
+    30000
+    >>> print(valve.explain())
+    watermark 30000, held back by LGA
+      LGA  at 30000, 0:00:20 behind, holds the watermark back
+      JFK  at 50000
+    >>> valve.input_watermark_status(WatermarkStatus.IDLE, lga)
+    >>> valve.watermark
+    50000
+    """
+
+    def __init__(self, channels: int = 0, output: WatermarkOutput | None = None) -> None:
+        if int64("channels", channels) < 0:
+            raise ValueError(f"channels must be 0 or more, got {channels}")
+        self._channels = ChannelValve(output)
+        for _ in range(channels):
+            self.add_channel()
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+    def __repr__(self) -> str:
+        return f"<StatusWatermarkValve of {len(self)} channels: {self.watermark}, {self.status.name.lower()}>"
+
+    @property
+    def watermark(self) -> int:
+        """The last emitted watermark, epoch milliseconds; MIN_WATERMARK before the first."""
+        return self._channels.watermark
+
+    @property
+    def status(self) -> WatermarkStatus:
+        """ACTIVE while at least one channel is active."""
+        return self._channels.status
+
+    def add_channel(self, name: Hashable = None) -> int:
+        """Add an active channel without a watermark and return its number, the next one.
+
+        Like a channel that was idle, a new channel neither lowers the watermark nor holds it back until it
+        has caught up with the valve. Before the valve has emitted a watermark, it is aligned immediately.
+
+        Parameters
+        ----------
+        name : hashable, optional
+            The name of the channel in `explain`.
+
+        Notes
+        -----
+        O(log n).
+        """
+        channel = len(self)
+        self._channels.add_channels([name])
+        self._channels.activate(np.array([channel]))
+        return channel
+
+    def input_watermark(self, watermark: int, channel: int) -> None:
+        """Process a watermark of a channel; ignore it if the channel is idle or its watermark does not rise.
+
+        Parameters
+        ----------
+        watermark : int
+            Epoch milliseconds, int64.
+        channel : int
+
+        Raises
+        ------
+        TypeError, IndexError, OverflowError
+            If an argument is not an int, there is no such channel, or `watermark` does not fit int64. Nothing
+            changes then.
+        """
+        channel, watermark = checked_index("channel", channel, len(self)), int64("watermark", watermark)
+        self._channels.input_watermarks(np.array([watermark]), np.array([channel]))
+
+    def input_watermark_status(self, status: WatermarkStatus, channel: int) -> None:
+        """Set the status of a channel.
+
+        Parameters
+        ----------
+        status : WatermarkStatus
+        channel : int
+
+        Raises
+        ------
+        TypeError, IndexError
+            If `status` is not a WatermarkStatus, or there is no such channel. Nothing changes then.
+        """
+        channel = checked_index("channel", channel, len(self))
+        if not isinstance(status, WatermarkStatus):
+            raise TypeError(f"status must be a WatermarkStatus, got {status!r}")
+        _, active = self._channels.columns()
+        if status is WatermarkStatus.ACTIVE:
+            self._channels.activate(np.array([channel]))
+        elif active[channel]:
+            self._channels.deactivate(channel)
+
+    def explain(self) -> Explanation:
+        """Return the state of every channel, and which ones hold the watermark back; O(n)."""
+        return self._channels.explain()
 
 
 class CombinedWatermarkStatus:

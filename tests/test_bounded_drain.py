@@ -111,7 +111,7 @@ def test_any_limits_fire_what_one_advance_fires_and_hold_the_watermark(rules, st
         whole.advance(watermark, [])
         pieces.advance(watermark, limits)
         assert pieces.fired == whole.fired
-        assert sorted(pieces.service._event_time_timers) == sorted(whole.service._event_time_timers)
+        assert sorted(pieces.service.event_time_timers) == sorted(whole.service.event_time_timers)
         assert pieces.downstream == whole.downstream
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 
 from timerheap import (
     BatchProcessFunction,
@@ -16,6 +18,13 @@ from timerheap import (
     TimeDomain,
     Types,
     ValueStateDescriptor,
+)
+from timerheap.flink import (
+    KeyedCoProcessOperator,
+    KeyedProcessOperator,
+    ManualProcessingTimeService,
+    StreamRecord,
+    TimerQueue,
 )
 from timerheap.testing import PendingTimer, ProcessTester
 
@@ -111,6 +120,9 @@ class Model:
         else:
             self.timers.pop(identity, None)
 
+    def times(self, key: str, domain: str) -> list[int]:
+        return [at for timer, at in self.timers.items() if timer[:2] == (key, domain)]
+
     def fire(self, domain: str, time: int) -> list[tuple[Any, ...]]:
         due = [(at, timer) for timer, at in self.timers.items() if timer[1] == domain and at <= time]
         for _, timer in due:
@@ -167,6 +179,50 @@ def test_timers_with_and_without_names_do_what_a_model_does(
                 snapshot = test.snapshot()
                 test = new_tester(function())
                 test.restore(snapshot)
+
+
+@pytest.mark.parametrize("function", [Acts, ActsOfTwo])
+def test_an_operator_without_spark_does_what_the_model_does(function: type[Any]) -> None:
+    for seed in range(6):
+        draw, model, now = random.Random(seed), Model(), 0
+        queues = {"event_time_timers": TimerQueue(), "processing_time_timers": TimerQueue()}
+        clock = ManualProcessingTimeService()
+        operator, process, advance = opened(function(), clock, queues)
+        for _ in range(100):
+            acts = ["register", "register_clock"] * 3 + ["delete", "delete_clock", "delete_all"]
+            name = draw.choice(["-", "silent", "weekly", "once"])
+            time = now + draw.randrange(1, 40)
+            row = Row(k=draw.choice("abc"), act=draw.choice(acts), name=name, time=time)
+            assert draw.choice(process)(row, now) == []
+            model.act(*row)
+            timers = operator._context.timer_service()
+            assert timers.event_time_timers() == sorted(model.times(row.k, "EVENT_TIME"))
+            assert timers.next_processing_time_timer(name="once") == model.timers.get(
+                (row.k, "PROCESSING_TIME", "once")
+            )
+            if draw.randrange(4) == 0:
+                now += draw.randrange(12)
+                fired = [element.value for element in advance(now) if isinstance(element, StreamRecord)]
+                assert sorted(fired) == model.fire("EVENT_TIME", now)
+                fired = [element.value for element in operator.set_processing_time(now)]
+                assert sorted(fired) == model.fire("PROCESSING_TIME", now)
+            if draw.randrange(9) == 0:
+                operator.close()
+                operator, process, advance = opened(function(), clock, queues)
+        assert model.timers
+
+
+def opened(function: Any, clock: Any, queues: dict[str, Any]) -> tuple[Any, list[Any], Any]:
+    """An operator, what processes elements, and what advances its watermark."""
+    if isinstance(function, Acts):
+        one = KeyedProcessOperator(function, itemgetter(0), clock=clock, **queues).open()
+        return one, [one.process_element], one.process_watermark
+    two = KeyedCoProcessOperator(function, itemgetter(0), itemgetter(0), clock=clock, **queues).open()
+    return (
+        two,
+        [two.process_element1, two.process_element2],
+        lambda now: two.process_watermark1(now) + two.process_watermark2(now),
+    )
 
 
 class ByState(KeyedProcessFunction):
@@ -261,6 +317,12 @@ def test_misuse_has_a_clear_error(call: Any, error: type[Exception], message: st
     test = ProcessTester(Faulty(call), "k", ROWS, OUT, event_time="at", order="arrival", processing_time=True)
     with pytest.raises(error, match=message):
         test.push([("a", 0, "", "", 0)])
+    if error is not ValueError:  # outside of Spark, a name may be any str
+        with (
+            KeyedProcessOperator(Faulty(call), itemgetter(0)) as operator,
+            pytest.raises(error, match=message.replace("an int", "an integer")),
+        ):
+            operator.process_element(("a",), 0)
 
 
 def test_misuse_in_columns_has_a_clear_error() -> None:

@@ -16,7 +16,7 @@ from timerheap import (
     ValueStateDescriptor,
 )
 from timerheap.flink import KeyContext
-from timerheap.flink.operators import MemoryRuntimeContext
+from timerheap.flink.memory_states import MemoryRuntimeContext
 
 
 def test_states_store_and_return_copies():

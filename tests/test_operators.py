@@ -1,6 +1,7 @@
 """Operators without Spark: order, copies, errors, a plain-Python model of state, and PyFlink's output."""
 
 import json
+import re
 import threading
 from collections import Counter
 from pathlib import Path
@@ -22,6 +23,7 @@ from timerheap.watermarks.output import WatermarkStatus
 
 LONG = 60  # seconds; a timeout that no test reaches
 
+README = Path(__file__).resolve().parent.parent / "README.md"
 RECORDED = Path(__file__).resolve().parent / "spark" / "data"
 
 
@@ -73,6 +75,22 @@ class Script(KeyedProcessFunction):
 def operator():
     with KeyedProcessOperator(Script(), first) as operator:
         yield operator
+
+
+def test_the_function_of_the_readme_runs():
+    source = re.search(
+        r"^class Silent\b.*?(?=^\w)", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    names = {"KeyedProcessFunction": KeyedProcessFunction}
+    exec(source[0], names)
+    with KeyedProcessOperator(names["Silent"](), key_selector=first) as operator:
+        for sensor, seconds in [("a", 0), ("b", 10), ("a", 40)]:
+            assert operator.process_element((sensor,), timestamp=seconds * 1_000) == []
+        assert operator.num_event_time_timers() == 2
+        silent = values(operator.process_watermark(180_000))
+        assert silent == [("b", 70_000), ("a", 100_000)]
+        operator.process_element(("a",), timestamp=180_000)
+        assert values(operator.process_watermark(MAX_WATERMARK)) == [("a", 240_000)]
 
 
 def test_records_have_the_timestamp_of_their_element(operator):

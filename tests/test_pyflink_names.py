@@ -28,7 +28,7 @@ from timerheap import (
 )
 from timerheap._values import ArrowTypes, NamedRow
 from timerheap.flink import KeyContext
-from timerheap.flink.operators import MemoryRuntimeContext
+from timerheap.flink.memory_states import MemoryRuntimeContext
 
 
 def test_functions_and_contexts_can_be_subscripted():

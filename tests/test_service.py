@@ -359,7 +359,7 @@ def test_the_next_timer_of_any_key_is_returned(service, clock):
 )
 def test_a_timer_service_lists_the_timers_of_the_current_key(service):
     timers = SimpleTimerService(service)
-    service.register_event_time_timer("another namespace", 1)
+    timers.register_event_time_timer(20, name="of the other key")
     for key in ("a", "b"):
         service.key_context.current_key = key
         for timestamp in (30, 10):
@@ -374,7 +374,7 @@ def test_a_timer_service_lists_the_timers_of_the_current_key(service):
     service.key_context.current_key = "a"
     assert timers.event_time_timers() == [10, 30]
     service.key_context.current_key = "key"
-    assert timers.event_time_timers() == []
+    assert timers.event_time_timers() == [20]
     assert service.num_event_time_timers() == 3
 
 

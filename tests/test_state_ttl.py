@@ -215,6 +215,24 @@ def test_state_in_memory_expires_when_it_is_used() -> None:
         assert operator.num_keyed_state_entries() == 0
 
 
+def test_a_row_after_a_timer_of_the_clock_has_event_time() -> None:
+    class Alarmed(States):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            if value[1] == "set":
+                ctx.timer_service().register_processing_time_timer(0)
+            return super().process_element(value, ctx)
+
+        def on_timer(self, timestamp: int, ctx: Any) -> None:
+            return None
+
+    expiring = Alarmed(ttl().set_ttl_time_characteristic(EVENT_TIME).build())
+    with KeyedProcessOperator(expiring, key_selector=lambda value: value[0]) as operator:
+        operator.process_element(("a", "set", 1, 0), timestamp=0)
+        operator.set_processing_time(1)
+        (found,) = operator.process_element(("a", "get", 0, 0), timestamp=100)
+        assert found.value == (None, [], {}, None)
+
+
 class Columns(BatchProcessFunction):
     def open(self, runtime_context: Any) -> None:
         descriptor = ListStateDescriptor("list", LONG)

@@ -20,7 +20,7 @@ from timerheap import (
     ValueStateDescriptor,
 )
 from timerheap.flink import KeyContext
-from timerheap.flink.operators import MemoryRuntimeContext
+from timerheap.flink.memory_states import MemoryRuntimeContext
 from timerheap.windows import (
     AggregateFunction,
     ContinuousEventTimeTrigger,

@@ -7,7 +7,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
-from timerheap.functions import AggregateFunction, RuntimeContext
+from timerheap.functions import AggregateFunction, KeyedProcessFunction, RuntimeContext
 from timerheap.metrics import MetricGroup, Metrics
 from timerheap.state import (
     AggregatingState,
@@ -24,6 +24,7 @@ from timerheap.state import (
     ValueStateDescriptor,
 )
 from timerheap.state_ttl import StateTtlConfig
+from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 
 K = TypeVar("K", bound=Hashable)
@@ -198,6 +199,25 @@ class ExpiryClock(Protocol):
 
     def purge_at(self, time: int, key: Any, table: Any, event_time: bool, /) -> None:
         """Have the contents of a key purged at a time; `table` holds them."""
+
+
+class RowClock:
+    """What the clocks of functions on rows share: event time, which is that of the row, and purging by it."""
+
+    def __init__(self, context: KeyedProcessFunction.OnTimerContext) -> None:
+        self._context = context
+        self._timers = context.timer_service()
+
+    def event_time(self) -> int:
+        """Return the time of the row or timer, but at least the watermark."""
+        watermark = self._timers.current_watermark()
+        if self._context.time_domain() is not TimeDomain.EVENT_TIME or self._context.timestamp() is None:
+            return watermark
+        return max(watermark, self._context.timestamp())
+
+    def is_purged(self, time: int, event_time: bool) -> bool:
+        """Return whether what expires at `time` counts as removed: once the watermark has reached it."""
+        return event_time and time <= self._timers.current_watermark()
 
 
 class Expiring:

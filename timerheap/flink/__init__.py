@@ -22,19 +22,14 @@ from timerheap.flink.key_groups import (
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
-from timerheap.flink.operators import (
-    KeyedCoProcessOperator,
-    KeyedProcessOperator,
-    MemoryRuntimeContext,
-    StreamElement,
-)
+from timerheap.flink.memory_states import MemoryRuntimeContext
+from timerheap.flink.operators import KeyedCoProcessOperator, KeyedProcessOperator, StreamElement
 from timerheap.flink.processing_time import (
     ManualProcessingTimeService,
     ProcessingTimeService,
     SystemProcessingTimeService,
 )
 from timerheap.flink.rocksdb_queue import RocksDBTimerQueue
-from timerheap.flink.simple_timer_service import SimpleTimerService
 from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.flink.timer_service_manager import InternalTimeServiceManager
@@ -62,7 +57,6 @@ __all__ = [
     "MemoryRuntimeContext",
     "ProcessingTimeService",
     "RocksDBTimerQueue",
-    "SimpleTimerService",
     "StatusWatermarkValve",
     "StreamElement",
     "StreamRecord",

@@ -95,8 +95,8 @@ class InternalTimerService(Generic[K, N]):
         self.key_context: KeyContext[K] = KeyContext() if key_context is None else key_context
         self._triggerable = triggerable
         self._clock = processing_time_service
-        self._event_time_timers = TimerQueue() if event_time_timers is None else event_time_timers
-        self._processing_time_timers = (
+        self.event_time_timers = TimerQueue() if event_time_timers is None else event_time_timers
+        self.processing_time_timers = (
             TimerQueue() if processing_time_timers is None else processing_time_timers
         )
         self._current_watermark = MIN_WATERMARK
@@ -127,7 +127,7 @@ class InternalTimerService(Generic[K, N]):
         TypeError, OverflowError, ValueError
             As for the queue: if the timestamp is not an int64, or the queue rejects the key or namespace.
         """
-        self._event_time_timers.add((timestamp, self.key_context.current_key, namespace))
+        self.event_time_timers.add((timestamp, self.key_context.current_key, namespace))
 
     def register_processing_time_timer(self, namespace: N, timestamp: int) -> None:
         """Register a timer of the current key, to fire when the clock has passed `timestamp`.
@@ -140,11 +140,11 @@ class InternalTimerService(Generic[K, N]):
             If the clock is shut down; the timer is then not registered.
         """
         timer = timestamp, self.key_context.current_key, namespace
-        if self._processing_time_timers.add(timer) and timestamp < MAX_WATERMARK:  # which never passes
+        if self.processing_time_timers.add(timer) and timestamp < MAX_WATERMARK:  # which never passes
             try:
                 self._wake_up_at(timestamp)
             except BaseException:
-                self._processing_time_timers.remove(timer)
+                self.processing_time_timers.remove(timer)
                 raise
 
     def delete_event_time_timer(self, namespace: N, timestamp: int) -> None:
@@ -155,7 +155,7 @@ class InternalTimerService(Generic[K, N]):
         TypeError, OverflowError, ValueError
             As for `register_event_time_timer`.
         """
-        self._event_time_timers.remove((timestamp, self.key_context.current_key, namespace))
+        self.event_time_timers.remove((timestamp, self.key_context.current_key, namespace))
 
     def delete_processing_time_timer(self, namespace: N, timestamp: int) -> None:
         """Delete a timer of the current key if it exists; the clock's callback for it is kept.
@@ -165,7 +165,7 @@ class InternalTimerService(Generic[K, N]):
         TypeError, OverflowError, ValueError
             As for `register_event_time_timer`.
         """
-        self._processing_time_timers.remove((timestamp, self.key_context.current_key, namespace))
+        self.processing_time_timers.remove((timestamp, self.key_context.current_key, namespace))
 
     def advance_watermark(self, watermark: int) -> None:
         """Set the watermark and fire every event-time timer with timestamp <= `watermark`, earliest first.
@@ -240,27 +240,27 @@ class InternalTimerService(Generic[K, N]):
         The order is arbitrary. Timers that the consumer registers or deletes do not affect the iteration.
         O(n).
         """
-        self._for_each(self._event_time_timers, consumer)
+        self._for_each(self.event_time_timers, consumer)
 
     def for_each_processing_time_timer(self, consumer: Callable[[N, int], object]) -> None:
         """Call ``consumer(namespace, timestamp)`` for every processing-time timer. O(n)."""
-        self._for_each(self._processing_time_timers, consumer)
+        self._for_each(self.processing_time_timers, consumer)
 
     def num_event_time_timers(self, namespace: N | EllipsisType = ...) -> int:
         """Return the number of event-time timers: O(1) for all, O(n) for one namespace, which may be None."""
-        return self._count(self._event_time_timers, namespace)
+        return self._count(self.event_time_timers, namespace)
 
     def num_processing_time_timers(self, namespace: N | EllipsisType = ...) -> int:
         """Return the number of processing-time timers, as `num_event_time_timers` does."""
-        return self._count(self._processing_time_timers, namespace)
+        return self._count(self.processing_time_timers, namespace)
 
     def next_event_time_timer(self) -> InternalTimer[K, N] | None:
         """Return the next event-time timer of any key, or None. O(1)."""
-        return self._event_time_timers.peek()
+        return self.event_time_timers.peek()
 
     def next_processing_time_timer(self) -> InternalTimer[K, N] | None:
         """Return the next processing-time timer of any key, or None. O(1)."""
-        return self._processing_time_timers.peek()
+        return self.processing_time_timers.peek()
 
     def event_time_timers_of_key(self, key: K) -> list[InternalTimer[K, N]]:
         """Return the event-time timers of any key in firing order. A scan, O(n) in the timers of all keys.
@@ -270,11 +270,11 @@ class InternalTimerService(Generic[K, N]):
         TypeError, OverflowError, ValueError
             If the queue rejects the key.
         """
-        return self._event_time_timers.timers_of_key(key)
+        return self.event_time_timers.timers_of_key(key)
 
     def processing_time_timers_of_key(self, key: K) -> list[InternalTimer[K, N]]:
         """Return the processing-time timers of any key in firing order. A scan, O(n)."""
-        return self._processing_time_timers.timers_of_key(key)
+        return self.processing_time_timers.timers_of_key(key)
 
     def delete_timers_of_keys(self, keys: Iterable[K]) -> int:
         """Delete all event-time and processing-time timers of many keys, in every namespace.
@@ -313,8 +313,8 @@ class InternalTimerService(Generic[K, N]):
         """
         if isinstance(keys, Iterator):
             keys = list(keys)  # for both queues
-        removed = self._event_time_timers.remove_keys(keys)
-        return removed + self._processing_time_timers.remove_keys(keys)
+        removed = self.event_time_timers.remove_keys(keys)
+        return removed + self.processing_time_timers.remove_keys(keys)
 
     def snapshot_timers_for_key_group(self, key_group: int) -> InternalTimersSnapshot[K, N]:
         """Return the timers of one key group, without removing them. O(n).
@@ -325,8 +325,8 @@ class InternalTimerService(Generic[K, N]):
             If the queues do not own the key group.
         """
         return InternalTimersSnapshot(
-            self._event_time_timers.get_subset_for_key_group(key_group),
-            self._processing_time_timers.get_subset_for_key_group(key_group),
+            self.event_time_timers.get_subset_for_key_group(key_group),
+            self.processing_time_timers.get_subset_for_key_group(key_group),
         )
 
     def restore_timers(self, snapshot: InternalTimersSnapshot[K, N]) -> None:
@@ -344,21 +344,21 @@ class InternalTimerService(Generic[K, N]):
             If there are processing-time timers and the clock is shut down; no timer is then added.
         """
         with all_or_none(
-            (self._event_time_timers, snapshot.event_time_timers),
-            (self._processing_time_timers, snapshot.processing_time_timers),
+            (self.event_time_timers, snapshot.event_time_timers),
+            (self.processing_time_timers, snapshot.processing_time_timers),
         ):
             self._wake_up_for_head()
 
     def _advance(self, watermark: int, limit: int | None) -> int:
         """Fire at most `limit` timers and return the number fired."""
         self._current_watermark = watermark
-        fired = self._fire(self._event_time_timers, watermark, self._triggerable.on_event_time, limit)
+        fired = self._fire(self.event_time_timers, watermark, self._triggerable.on_event_time, limit)
         if not self._is_due():
             self._output_watermark = max(self._output_watermark, watermark)
         return fired
 
     def _is_due(self) -> bool:
-        head = self._event_time_timers.peek()
+        head = self.event_time_timers.peek()
         return head is not None and head.timestamp <= self._current_watermark
 
     def _fire(
@@ -379,13 +379,13 @@ class InternalTimerService(Generic[K, N]):
     def _on_processing_time(self, timestamp: int) -> None:
         self._next_wake_up = None  # a callback may register a timer that sets it again
         try:
-            self._fire(self._processing_time_timers, timestamp, self._triggerable.on_processing_time, None)
+            self._fire(self.processing_time_timers, timestamp, self._triggerable.on_processing_time, None)
         finally:
             if self._next_wake_up is None and not self._clock.is_terminated():
                 self._wake_up_for_head()
 
     def _wake_up_for_head(self) -> None:
-        head = self._processing_time_timers.peek()
+        head = self.processing_time_timers.peek()
         if head is not None:
             self._wake_up_at(head.timestamp)
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from copy import deepcopy
-from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 
 from timerheap._arguments import int64
 from timerheap._elements import StreamRecord, Watermark
-from timerheap._native._core import set_item
-from timerheap._states import KeyContext, KeyedRuntimeContext, ValueTypes
-from timerheap._values import ArrowTypes, NamedRow, records
+from timerheap._states import KeyContext, RowClock
+from timerheap._values import records
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.internal_timer_service import InternalTimerService
+from timerheap.flink.memory_states import MemoryRuntimeContext
 from timerheap.flink.processing_time import (
     Cancellable,
     ManualProcessingTimeService,
@@ -28,205 +26,53 @@ from timerheap.flink.valves import IndexedCombinedWatermarkStatus
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimerService
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.time import TimeDomain
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks.output import WatermarkStatus
 
 
 class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
     """One object for all calls, as in PyFlink; whoever calls the function sets its attributes first.
 
-    Attributes
-    ----------
-    key : object
-    at : int or None
-        The timestamp of the element or timer.
-    output_timestamp : int or None
-        The timestamp of the records that are emitted next.
-    domain : TimeDomain
-    timers : TimerService
-    send : callable
-        Receives the values of side outputs.
+    at: the timestamp of the element or timer, or None
+    output_timestamp: that of the records that are emitted next, or None
+    domain, name: those of the timer
+    send: receives the values of side outputs
     """
 
-    timers: TimerService
-    send: Callable[[OutputTag, Any], None]
-
-    def __init__(self) -> None:
-        self.key: Any = None
+    def __init__(
+        self, keys: KeyContext[Any], timers: TimerService, send: Callable[[OutputTag, Any], None]
+    ) -> None:
         self.at: int | None = None
         self.output_timestamp: int | None = None
         self.domain = TimeDomain.EVENT_TIME
+        self.name: str | None = None
+        self._keys = keys
+        self._timers = timers
+        self._send = send
 
     def get_current_key(self) -> Any:
-        return self.key
+        return self._keys.current_key
 
     def timestamp(self) -> int:
         return self.at  # type: ignore[return-value]  # None without a timestamp, as in PyFlink
 
     def timer_service(self) -> TimerService:
-        return self.timers
+        return self._timers
 
     def time_domain(self) -> TimeDomain:
         return self.domain
 
-    def timer_name(self) -> None:
-        return None
+    def timer_name(self) -> str | None:
+        return self.name
 
     def input_has_ended(self) -> bool:
-        return self.timers.current_watermark() == MAX_WATERMARK
+        return self._timers.current_watermark() == MAX_WATERMARK
 
     def set_output_timestamp(self, timestamp: int | None) -> None:
         self.output_timestamp = None if timestamp is None else int64("timestamp", timestamp)
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        self.send(tag, value)
-
-
-class _Values(dict[Hashable, Any]):
-    """`ValueContents`."""
-
-    def load(self, key: Hashable) -> Any:
-        return self.get(key)
-
-    def store(self, key: Hashable, value: Any) -> None:
-        if value is None:
-            self.pop(key, None)
-        else:
-            self[key] = value
-
-
-class _Lists(dict[Hashable, list[Any]]):
-    """`ListContents`."""
-
-    def load(self, key: Hashable) -> Sequence[Any]:
-        return self.get(key, ())
-
-    def is_empty(self, key: Hashable) -> bool:
-        return not self.get(key)
-
-    def append(self, key: Hashable, elements: list[Any]) -> None:
-        self.setdefault(key, []).extend(elements)
-
-    def replace(self, key: Hashable, elements: list[Any]) -> None:
-        if elements:
-            self[key] = elements
-        else:
-            self.pop(key, None)
-
-
-class _Maps(dict[Hashable, dict[Any, Any]]):
-    """`MapContents`."""
-
-    def load(self, key: Hashable) -> Mapping[Any, Any]:
-        return self.get(key, {})
-
-    def is_empty(self, key: Hashable) -> bool:
-        return not self.get(key)
-
-    def find(self, key: Hashable, entry: Any) -> tuple[bool, Any]:
-        entries = self.load(key)
-        return entry in entries, entries.get(entry)
-
-    def put(self, key: Hashable, entries: dict[Any, Any]) -> None:
-        self.setdefault(key, {}).update(entries)
-
-    def remove(self, key: Hashable, entry: Any) -> None:
-        entries = self.get(key, {})
-        entries.pop(entry, None)
-        if not entries:
-            self.pop(key, None)
-
-    def remove_all(self, key: Hashable) -> None:
-        self.pop(key, None)
-
-
-_CONTENTS: dict[str, Callable[[], _Values | _Lists | _Maps]] = {
-    "value": _Values,
-    "list": _Lists,
-    "map": _Maps,
-}
-
-
-class _MemoryBackend:
-    """Stores states in dicts."""
-
-    def __init__(self) -> None:
-        self.states: dict[str, _Values | _Lists | _Maps] = {}
-
-    def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> _Values | _Lists | _Maps:
-        return self.states.setdefault(name, _CONTENTS[shape]())
-
-
-class _CopyingTypes:
-    """The types where pyarrow is missing: compared, not enforced; values may be any that can be copied."""
-
-    def resolve(self, type_info: object, argument: str) -> object:
-        return getattr(type_info, "ddl", type_info)
-
-    resolve_key = resolve
-
-    def timed(self, type_: object) -> object:
-        return "timed", type_
-
-    def codec(self, type_: object, what: str) -> _CopyingCodec:
-        return _CopyingCodec()
-
-    key_codec = codec
-
-
-class _CopyingCodec:
-    def encode(self, value: Any) -> Any:
-        return deepcopy(value)
-
-    decode = encode
-
-
-class _ChangeableRow(NamedRow):
-    def __setitem__(self, item: Any, value: Any) -> None:
-        set_item(self, self._index(item, KeyError) if isinstance(item, str) else item, value)
-
-
-class MemoryRuntimeContext(KeyedRuntimeContext):
-    """Returns states that live in memory.
-
-    They accept, refuse and return what the states of a function on Spark do, except that a struct is returned
-    as a tuple with named fields instead of a ``pyspark.sql.Row``. Values are copied on the way in and out.
-
-    Parameters
-    ----------
-    key_context : KeyContext
-        Holds the current key.
-    max_parallelism : int, default 128
-        The value of `get_max_number_of_parallel_subtasks`.
-
-    Notes
-    -----
-    Values are checked with pyarrow. Without it, values are copied (``copy.deepcopy``) and not checked.
-
-    Examples
-    --------
-    >>> from timerheap.flink import KeyContext
-    >>> from timerheap import ListStateDescriptor, Types
-    >>> keys = KeyContext()
-    >>> seen = MemoryRuntimeContext(keys).get_list_state(ListStateDescriptor("seen", Types.STRING()))
-    >>> keys.current_key = "N14228"
-    >>> seen.add("EWR")
-    >>> keys.current_key = "N24211"
-    >>> list(seen)
-    []
-    """
-
-    def __init__(self, key_context: KeyContext[Any], max_parallelism: int = 128) -> None:
-        types: ValueTypes = (
-            _CopyingTypes() if find_spec("pyarrow") is None else ArrowTypes(_ChangeableRow.of, NamedRow.of)
-        )
-        super().__init__(key_context, types, max_parallelism)
-        self._memory = _MemoryBackend()
-        self.bind_backend(self._memory)
-
-    def num_keyed_state_entries(self) -> int:
-        """Return the number of (key, state) pairs that have a value, an element or an entry."""
-        return sum(map(len, self._memory.states.values()))
+        self._send(tag, value)
 
 
 StreamElement = StreamRecord[Any] | Watermark | WatermarkStatus
@@ -250,21 +96,11 @@ class _Alarm:
         return not self.is_on or self._clock.is_terminated()
 
 
-class _ExpiryClock:
+class _ExpiryClock(RowClock):
     """The clock of state with a time to live, which is removed when it is next used."""
 
-    def __init__(self, context: FunctionContext) -> None:
-        self._context = context
-
     def now(self, event_time: bool) -> int:
-        timers = self._context.timers
-        if not event_time:
-            return timers.current_processing_time()
-        at = self._context.at if self._context.domain is TimeDomain.EVENT_TIME else None
-        return max(timers.current_watermark(), MIN_WATERMARK if at is None else at)
-
-    def is_purged(self, time: int, event_time: bool) -> bool:
-        return False
+        return self.event_time() if event_time else self._timers.current_processing_time()
 
     def purge_at(self, time: int, key: Any, table: Any, event_time: bool) -> None:
         return None
@@ -279,15 +115,15 @@ class KeyedOperator:
         clock: ProcessingTimeService | None,
         max_parallelism: int,
         output: Callable[[StreamElement], object] | None,
-        event_time_timers: KeyedTimerQueue[Any, None] | None,
-        processing_time_timers: KeyedTimerQueue[Any, None] | None,
+        event_time_timers: KeyedTimerQueue[Any, str | None] | None,
+        processing_time_timers: KeyedTimerQueue[Any, str | None] | None,
     ) -> None:
         if output is not None and not callable(output):
             raise TypeError(f"output must be callable, got {output!r}")
         self._clock = ManualProcessingTimeService() if clock is None else clock
         self._lock: AbstractContextManager[object] = getattr(self._clock, "lock", None) or nullcontext()
         self._event_time_timers, self._processing_time_timers = (
-            TimerQueue[Any, None](max_parallelism) if timers is None else timers
+            TimerQueue[Any, str | None](max_parallelism) if timers is None else timers
             for timers in (event_time_timers, processing_time_timers)
         )
         self._keys: KeyContext[Any] = KeyContext()
@@ -311,16 +147,15 @@ class KeyedOperator:
             if self._is_closed:
                 raise RuntimeError("the operator is closed; create a new one")
             if not self._alarm.is_on:
-                self._service: InternalTimerService[Any, None] = InternalTimerService(
+                self._service: InternalTimerService[Any, str | None] = InternalTimerService(
                     self,
                     self._alarm,
                     self._keys,
                     event_time_timers=self._event_time_timers,
                     processing_time_timers=self._processing_time_timers,
                 )
-                self._context = FunctionContext()
-                self._context.timers = SimpleTimerService(self._service)
-                self._context.send = self._send
+                self._timers = SimpleTimerService(self._service)
+                self._context = FunctionContext(self._keys, self._timers, self._send)
                 self._states.clock = _ExpiryClock(self._context)
                 self._function.open(self._states)
                 self._alarm.is_on = True
@@ -377,15 +212,20 @@ class KeyedOperator:
 
     # The methods of `timerheap.flink.internal_timer_service.Triggerable`:
 
-    def on_event_time(self, timer: InternalTimer[Any, None]) -> None:
+    def on_event_time(self, timer: InternalTimer[Any, str | None]) -> None:
         """Call the function with a timer that the watermark has reached."""
-        self._context.domain = TimeDomain.EVENT_TIME
-        self._call(self._function.on_timer, timer.timestamp, timer.timestamp, timer.timestamp)
+        self._on_timer(TimeDomain.EVENT_TIME, timer, timer.timestamp)
 
-    def on_processing_time(self, timer: InternalTimer[Any, None]) -> None:
+    def on_processing_time(self, timer: InternalTimer[Any, str | None]) -> None:
         """Call the function with a timer whose time has passed."""
-        self._context.domain = TimeDomain.PROCESSING_TIME
-        self._call(self._function.on_timer, timer.timestamp, timer.timestamp, None)
+        self._on_timer(TimeDomain.PROCESSING_TIME, timer, None)
+
+    def _on_timer(
+        self, domain: TimeDomain, timer: InternalTimer[Any, str | None], output_timestamp: int | None
+    ) -> None:
+        self._timers.forget(domain, timer)
+        self._context.domain, self._context.name = domain, timer.namespace
+        self._call(self._function.on_timer, timer.timestamp, timer.timestamp, output_timestamp)
 
     def _process(
         self,
@@ -398,6 +238,7 @@ class KeyedOperator:
         with self._lock:
             self._expect_open()
             self._keys.current_key = _checked_key(key_selector(value), value)
+            self._context.domain, self._context.name = TimeDomain.EVENT_TIME, None
             self._call(call, value, at, at)
             return self._take()
 
@@ -409,7 +250,6 @@ class KeyedOperator:
         output_timestamp: int | None,
     ) -> None:
         context = self._context
-        context.key = self._keys.current_key
         context.at = timestamp
         context.output_timestamp = output_timestamp
         try:
@@ -419,7 +259,9 @@ class KeyedOperator:
                 else:
                     self._emit(StreamRecord(result, context.output_timestamp))
         except Exception as e:
-            e.add_note(f"timerheap: in {call.__name__}, key {context.key!r}, timestamp {timestamp}")
+            e.add_note(
+                f"timerheap: in {call.__name__}, key {context.get_current_key()!r}, timestamp {timestamp}"
+            )
             raise
 
     def _send(self, tag: OutputTag, value: Any) -> None:
@@ -520,8 +362,8 @@ class KeyedCoProcessOperator(KeyedOperator):
         clock: ProcessingTimeService | None = None,
         max_parallelism: int = 128,
         output: Callable[[StreamElement], object] | None = None,
-        event_time_timers: KeyedTimerQueue[Any, None] | None = None,
-        processing_time_timers: KeyedTimerQueue[Any, None] | None = None,
+        event_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
+        processing_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
     ) -> None:
         if not isinstance(function, KeyedCoProcessFunction):
             raise TypeError(f"function must be a KeyedCoProcessFunction, got {function!r}")
@@ -654,8 +496,8 @@ class KeyedProcessOperator(KeyedOperator):
         clock: ProcessingTimeService | None = None,
         max_parallelism: int = 128,
         output: Callable[[StreamElement], object] | None = None,
-        event_time_timers: KeyedTimerQueue[Any, None] | None = None,
-        processing_time_timers: KeyedTimerQueue[Any, None] | None = None,
+        event_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
+        processing_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
     ) -> None:
         if not isinstance(function, KeyedProcessFunction):
             raise TypeError(f"function must be a KeyedProcessFunction, got {function!r}")

@@ -2,100 +2,130 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from timerheap._moments import epoch_millis
-from timerheap.flink.internal_timer import InternalTimer
+from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.internal_timer_service import InternalTimerService
+from timerheap.flink.memory_states import Maps
 from timerheap.functions import TimerService
+from timerheap.time import TimeDomain
 
 
 class SimpleTimerService(TimerService):
     """The timers of the current key in an internal timer service, like Flink's ``SimpleTimerService``.
 
-    As in Flink, its timers have no names.
-
-    Registering and deleting cost O(log n) in the timers of all keys. The methods that list the timers of a
-    key or return the next one are not in Flink and scan all timers, O(n). Use them rarely; a function that
-    needs its timestamps often should keep them in state.
-
-    Parameters
-    ----------
-    internal_timer_service : InternalTimerService
-        The service that holds the timers, in the namespace None.
-
-    Examples
-    --------
-    >>> from timerheap.flink import InternalTimerService, ManualProcessingTimeService, SimpleTimerService
-    >>> class Print:
-    ...     def on_event_time(self, timer): print(timer.key, timer.timestamp)
-    ...     def on_processing_time(self, timer): print(timer.key, timer.timestamp)
-    >>> internal = InternalTimerService(Print(), ManualProcessingTimeService(now=5_000))
-    >>> timers = SimpleTimerService(internal)
-    >>> internal.key_context.current_key = "N14228"
-    >>> timers.register_event_time_timer(timers.current_processing_time() + 1_000)
-    >>> timers.register_event_time_timer(20_000)
-    >>> timers.event_time_timers()
-    [6000, 20000]
-    >>> internal.advance_watermark(10_000)
-    N14228 6000
-    >>> timers.next_event_time_timer()
-    20000
-    >>> timers.delete_all_timers()
-    1
+    The namespace of a timer is its name, or None. Registering and deleting cost O(log n) in the timers of all
+    keys; to list the timers of a key, or to find the next one, all are scanned, O(n).
     """
 
-    def __init__(self, internal_timer_service: InternalTimerService[Any, None]) -> None:
-        self._internal = internal_timer_service
+    def __init__(self, internal_timer_service: InternalTimerService[Any, Any]) -> None:
+        internal = internal_timer_service
+        self._internal = internal
+        self._event = _Timers(internal, internal.event_time_timers, internal.register_event_time_timer)
+        self._processing = _Timers(
+            internal, internal.processing_time_timers, internal.register_processing_time_timer
+        )
 
     def current_processing_time(self) -> int:
-        """Return the time of the clock, epoch milliseconds."""
         return self._internal.current_processing_time()
 
     def current_watermark(self) -> int:
-        """Return the watermark, epoch milliseconds."""
         return self._internal.current_watermark()
 
-    def register_event_time_timer(self, timestamp: int | datetime) -> None:  # type: ignore[override]
-        """Register a timer that fires when the watermark reaches `timestamp`, epoch ms or a datetime."""
-        self._internal.register_event_time_timer(None, epoch_millis("timestamp", timestamp))
+    def register_event_time_timer(self, timestamp: int | datetime, *, name: str | None = None) -> None:
+        self._event.register(timestamp, name)
 
-    def register_processing_time_timer(self, timestamp: int | datetime) -> None:  # type: ignore[override]
-        """Register a timer that fires when the clock has passed `timestamp`, epoch ms or a datetime."""
-        self._internal.register_processing_time_timer(None, epoch_millis("timestamp", timestamp))
+    def register_processing_time_timer(self, timestamp: int | datetime, *, name: str | None = None) -> None:
+        self._processing.register(timestamp, name)
 
-    def delete_event_time_timer(self, timestamp: int | datetime) -> None:  # type: ignore[override]
-        """Delete the event-time timer with that timestamp if it exists."""
-        self._internal.delete_event_time_timer(None, epoch_millis("timestamp", timestamp))
+    def delete_event_time_timer(
+        self, timestamp: int | datetime | None = None, *, name: str | None = None
+    ) -> None:
+        self._event.delete(timestamp, name)
 
-    def delete_processing_time_timer(self, timestamp: int | datetime) -> None:  # type: ignore[override]
-        """Delete the processing-time timer with that timestamp if it exists."""
-        self._internal.delete_processing_time_timer(None, epoch_millis("timestamp", timestamp))
+    def delete_processing_time_timer(
+        self, timestamp: int | datetime | None = None, *, name: str | None = None
+    ) -> None:
+        self._processing.delete(timestamp, name)
 
     def event_time_timers(self) -> list[int]:
-        """Return the timestamps of the event-time timers, earliest first. A scan, O(n)."""
-        return _timestamps(self._internal.event_time_timers_of_key(self._key()))
+        return self._event.timestamps()
 
     def processing_time_timers(self) -> list[int]:
-        """Return the timestamps of the processing-time timers, earliest first. A scan, O(n)."""
-        return _timestamps(self._internal.processing_time_timers_of_key(self._key()))
+        return self._processing.timestamps()
 
-    def next_event_time_timer(self) -> int | None:  # type: ignore[override]
-        """Return the timestamp of the next event-time timer, or None. A scan, O(n)."""
-        return next(iter(self.event_time_timers()), None)
+    def next_event_time_timer(self, *, name: str | None = None) -> int | None:
+        return self._event.next(name)
 
-    def next_processing_time_timer(self) -> int | None:  # type: ignore[override]
-        """Return the timestamp of the next processing-time timer, or None. A scan, O(n)."""
-        return next(iter(self.processing_time_timers()), None)
+    def next_processing_time_timer(self, *, name: str | None = None) -> int | None:
+        return self._processing.next(name)
 
     def delete_all_timers(self) -> int:
-        """Delete all timers of the current key and return their number. A scan, O(n)."""
-        return self._internal.delete_timers_of_keys([self._key()])
+        return self._event.delete_all() + self._processing.delete_all()
 
-    def _key(self) -> Any:
-        return self._internal.key_context.current_key
+    def forget(self, domain: TimeDomain, timer: InternalTimer[Any, Any]) -> None:
+        """Take note of a timer that has fired."""
+        (self._event if domain is TimeDomain.EVENT_TIME else self._processing).forget(timer)
 
 
-def _timestamps(timers: list[InternalTimer[Any, None]]) -> list[int]:
-    return [timer.timestamp for timer in timers if timer.namespace is None]
+class _Timers:
+    """The timers of one time domain, and the times of those with a name, of which a key has one each."""
+
+    def __init__(
+        self,
+        internal: InternalTimerService[Any, Any],
+        queue: KeyedTimerQueue[Any, Any],
+        register: Callable[[Any, int], None],
+    ) -> None:
+        self._keys = internal.key_context
+        self._queue = queue
+        self._register = register
+        self._times = Maps()  # from names, by key
+        for timestamp, key, name in queue:
+            if name is not None:
+                self._times.put(key, {name: timestamp})
+
+    def register(self, timestamp: int | datetime, name: str | None) -> None:
+        time, key = epoch_millis("timestamp", timestamp), self._keys.current_key
+        before = None if name is None else self._time_of(name)
+        self._register(name, time)
+        if before is not None and before != time:
+            self._queue.remove((before, key, name))
+        if name is not None:
+            self._times.put(key, {name: time})
+
+    def delete(self, timestamp: int | datetime | None, name: str | None) -> None:
+        time, key = epoch_millis("timestamp", timestamp), self._keys.current_key
+        if name is not None:
+            if time is not None:
+                raise TypeError(
+                    f"timestamp must be left out for the timer with the name {name!r}, got {timestamp!r}"
+                )
+            time = self._time_of(name)
+            if time is None:
+                return
+            self._times.remove(key, name)
+        self._queue.remove((time, key, name))
+
+    def _time_of(self, name: str) -> int | None:
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, got {name!r}")
+        time: int | None = self._times.find(self._keys.current_key, name)[1]
+        return time
+
+    def forget(self, timer: InternalTimer[Any, Any]) -> None:
+        self._times.remove(timer.key, timer.namespace)
+
+    def next(self, name: str | None) -> int | None:
+        return next(iter(self.timestamps()), None) if name is None else self._time_of(name)
+
+    def timestamps(self) -> list[int]:
+        return [timer.timestamp for timer in self._queue.timers_of_key(self._keys.current_key)]
+
+    def delete_all(self) -> int:
+        key = self._keys.current_key
+        self._times.remove_all(key)
+        return self._queue.remove_keys([key])

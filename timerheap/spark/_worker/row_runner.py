@@ -278,7 +278,7 @@ class RowRunner:
         self._service.too_early = self.rows_ahead.too_early
         self._context = self.context_class(self._service)
         self._context.function = function
-        self._states.clock = self._clock = RowExpiryClock(self._context, self._service)
+        self._states.clock = self._clock = RowExpiryClock(self._context)
         self._loop = RowLoop(
             VisibleRows(function, seen.names) if computed else function,
             self._context,

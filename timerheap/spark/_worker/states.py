@@ -23,6 +23,7 @@ from timerheap._states import (
     H,
     KeyedContents,
     KeyedRuntimeContext,
+    RowClock,
     StateBackend,
     ValueHandle,
 )
@@ -38,7 +39,6 @@ from timerheap.spark._group.timers import KeyTimers
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.state import BatchValueState, StateDescriptor, ValueState, ValueStateDescriptor
 from timerheap.state_ttl import has_event_time
-from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 
@@ -202,25 +202,12 @@ class GroupExpiryClock:
                 expiring.purge(id_, time)
 
 
-class RowExpiryClock(GroupExpiryClock):
+class RowExpiryClock(RowClock, GroupExpiryClock):
     """The times of a function on rows, which may also be event times."""
-
-    def __init__(self, context: RowFunctionContext, service: KeyTimerService) -> None:
-        self._context = context
-        self._service = service
 
     def now(self, event_time: bool) -> int:
         """Return the micro-batch's time, or the time of the row or timer, but at least the watermark."""
-        if not event_time:
-            return super().now(event_time)
-        watermark: int = self._service.current_watermark()
-        if self._context.time_domain() is not TimeDomain.EVENT_TIME or self._context.timestamp() is None:
-            return watermark
-        return max(watermark, self._context.timestamp())
-
-    def is_purged(self, time: int, event_time: bool) -> bool:
-        """Return whether what expires at `time` counts as removed: once the watermark has reached it."""
-        return event_time and time <= self._service.current_watermark()
+        return self.event_time() if event_time else super().now(event_time)
 
 
 CONTENTS: dict[str, Callable[..., pa.DataType]] = {

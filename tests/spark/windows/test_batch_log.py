@@ -49,7 +49,7 @@ def test_windows_that_are_handed_over_equal_windows_that_stay(part: Any, assigne
         head = json.loads(json.dumps(moves.head()))
         moves = part(spec, arena, head)
         assert moves.snapshot().equals(stays.snapshot())
-        assert moves.losses == stays.losses
+        assert moves.count_losses() == stays.count_losses()
         if part is SlicesPart:
             assert moves.windows.timers._head() == head[-1], "the timers stay where they are"
     assert fired > 30

@@ -311,9 +311,8 @@ class GrowingState(ABC, Generic[L]):
         self._settle()
         return self._chains.ids()
 
-    @property
-    def losses(self) -> int:
-        """How many times a key lost its contents."""
+    def count_losses(self) -> int:
+        """Return how many times a key lost its contents."""
         self._settle()
         return self._losses
 

@@ -326,7 +326,7 @@ class KeyGroup:
         parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
         if self.slices is not None:
             parts.append(self.slices)
-        return sum(part.losses for part in parts) - self._losses_seen
+        return sum(part.count_losses() for part in parts) - self._losses_seen
 
     def loaded(self, losses: int | None = None) -> KeyGroup:
         """Finish a load after all chunks have been replayed.

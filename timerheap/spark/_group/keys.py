@@ -39,14 +39,14 @@ class KeyTable:
     kind = KEYS
     name = ""
     id_column = 0
-    losses: int  # counts new keys, since a key may never get a timer, state or row
+    _losses: int
     _seed: int
     _rounds: int  # of second hashes: more than one only if those of displaced keys collide, too
     _next: int | None  # see `_free_ids`
 
     def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
         new = 0, secrets.randbits(64), 0, None, (), (), None
-        self.losses, self._seed, self._rounds, self._next, table, hashes, displaced = head or new
+        self._losses, self._seed, self._rounds, self._next, table, hashes, displaced = head or new
         self._columns = pa.schema([field.remove_metadata() for field in fields])
         self._wide = wide_rows(self._columns)
         columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
@@ -69,7 +69,7 @@ class KeyTable:
     def head(self) -> list[Any]:
         """Return what it takes to attach it; all changes must have been saved."""
         parts = [self.table.head(), self._hashes.head(), self._displaced._head()]
-        return [self.losses, self._seed, self._rounds, self._next, *parts]
+        return [self._losses, self._seed, self._rounds, self._next, *parts]
 
     def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
         """Return the id of the key of each row, shape (n,), and add the new keys; see `locate`."""
@@ -166,7 +166,7 @@ class KeyTable:
         """Add keys; return whether others have got new places."""
         moved = self.table.put(ids, rows)
         self._added.append(ids)
-        self.losses += len(ids)
+        self._losses += len(ids)
         return moved
 
     def expect(self, ids: npt.ArrayLike) -> None:
@@ -226,6 +226,10 @@ class KeyTable:
             self._displaced.put_many(second[free], ids[left[free]])
             left, round_ = left[~free], round_ + 1
             self._rounds = max(self._rounds, round_)
+
+    def count_losses(self) -> int:
+        """Return how many keys have been added: any may never get a timer, state or row."""
+        return self._losses
 
     def __len__(self) -> int:
         return len(self.table)

@@ -84,8 +84,7 @@ class RowBuffer:
     kind = ROWS
     name = ""
     id_column = -2
-    # Rows released that had waited. Another's key is new, which counts, or was held by something else.
-    losses: int
+    _losses: int
     _released: int  # the largest watermark so far
 
     def __init__(
@@ -96,7 +95,7 @@ class RowBuffer:
         head: Sequence[Any] = (),
         ties: Sequence[str] = (),
     ) -> None:
-        slab, heap, self._released, self.losses = head or ((), None, MIN_WATERMARK, 0)
+        slab, heap, self._released, self._losses = head or ((), None, MIN_WATERMARK, 0)
         self._schema = schema
         self._order = order
         self._ties = ties
@@ -121,7 +120,7 @@ class RowBuffer:
 
     def head(self) -> list[Any]:
         self._settle()
-        return [self._slab.head(), self._heap._head(), self._released, self.losses]
+        return [self._slab.head(), self._heap._head(), self._released, self._losses]
 
     def __len__(self) -> int:
         return len(self._heap) + sum(map(len, self._new))
@@ -130,6 +129,13 @@ class RowBuffer:
         """Return the ids of the keys of the buffered rows: shape (n,), a view until the next change."""
         self._settle()
         return self._heap.key_hashes
+
+    def count_losses(self) -> int:
+        """Return how many rows were released that had waited.
+
+        The key of another row is new, which counts, or was held by something else.
+        """
+        return self._losses
 
     def waiting(self) -> KeyedRows:
         """Return a copy of the rows that wait, in arbitrary order."""
@@ -155,7 +161,7 @@ class RowBuffer:
             raise
         self._released = max(self._released, watermark)
         popped = self._popped(watermark)
-        self.losses += len(popped)
+        self._losses += len(popped)
         rows = KeyedRows.concatenated([arrived, popped])
         due = np.flatnonzero(rows.timestamps <= watermark)
         if not in_order:

@@ -376,11 +376,10 @@ class StateTable:
         return cls(kind, name, schema.field(cls.shape).type, memory)
 
     def head(self) -> list[Any]:
-        return [self.losses, self._table.head()]
+        return [self.count_losses(), self._table.head()]
 
-    @property
-    def losses(self) -> int:
-        """How many times a key's value has been cleared."""
+    def count_losses(self) -> int:
+        """Return how many times a key's value has been cleared."""
         return self._losses + (0 if self._cells is None else self._cells.cleared)
 
     def announce(self, ids: np.ndarray) -> None:
@@ -417,7 +416,7 @@ class StateTable:
         class_ = _CELL_CLASSES.get(self.type)
         if class_ is not None and (self._cells is None or self._cells.numbers is not numbers):
             self._settle()
-            self._losses = self.losses
+            self._losses = self.count_losses()
             self._cells = RowCells(numbers, class_, partial(_loaded, self._table))
         return self._cells
 

@@ -185,11 +185,10 @@ class JournalledTimers:
         self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
 
     def head(self) -> list[Any]:
-        return [self.losses, self.heap._head()]
+        return [self.count_losses(), self.heap._head()]
 
-    @property
-    def losses(self) -> int:
-        """How many timers have been removed or have fired, except those that a key has moved."""
+    def count_losses(self) -> int:
+        """Return how many timers have been removed or have fired, except those that a key has moved."""
         self._gather()
         return self._losses
 

@@ -96,14 +96,14 @@ class WindowsPart(ABC):
 
     kind = SLICES
     id_column = 0
-    losses: int  # the number of slices that were removed, or of keys that lost their last session
+    _losses: int
     windows: GlobalWindowAggregate | SessionWindowAggregate
     _group: ClassVar[str]  # the column with the group of an accumulator
     _version: ClassVar[str]  # a column that is null only in rows that delete
     _more: ClassVar[list[pa.Field]] = []  # columns after those of `PartialColumns`
 
     def __init__(self, spec: WindowSpec, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
-        self.losses, watermark, log, timers = head or (0, MIN_WATERMARK, (), None)
+        self._losses, watermark, log, timers = head or (0, MIN_WATERMARK, (), None)
         self.name = spec.name
         self.columns = PartialColumns(spec)
         self.schema = pa.schema([*self.columns.schema, *self._more])
@@ -118,7 +118,7 @@ class WindowsPart(ABC):
         self._restore(self._stored(), watermark, TimerHeap._attach(memory, timers))
 
     def head(self) -> list[Any]:
-        return [self.losses, self.windows.watermark, self._log.head(), self.windows.timers._head()]
+        return [self._losses, self.windows.watermark, self._log.head(), self.windows.timers._head()]
 
     def loaded(self, watermark: int) -> None:
         """Restore the windows at the stored watermark, after all chunks have been replayed."""
@@ -131,6 +131,10 @@ class WindowsPart(ABC):
         if not batches:
             return pa.RecordBatch.from_pylist([], self.schema)
         return with_version(self.merge(batches), self._version)
+
+    def count_losses(self) -> int:
+        """Return how many slices were removed, or how many keys lost their last session."""
+        return self._losses
 
     def ids(self) -> np.ndarray:
         """Return the ids of the keys that have accumulators."""
@@ -218,7 +222,7 @@ class SlicesPart(WindowsPart):
 
     def _changed(self) -> tuple[list[pa.Array], np.ndarray] | None:
         slices, gone = self.windows.changes()
-        self.losses += len(gone)
+        self._losses += len(gone)
         ends = np.append(np.unique(slices.slice_ends), gone)
         return (self.columns.to_arrow(slices), ends) if len(ends) else None
 
@@ -246,7 +250,7 @@ class SessionsPart(WindowsPart):
 
     def _changed(self) -> tuple[list[pa.Array], np.ndarray] | None:
         starts, sessions, keys = self.windows.changes()
-        self.losses += len(np.setdiff1d(keys, sessions.key_ids))
+        self._losses += len(np.setdiff1d(keys, sessions.key_ids))
         return (self._columns(starts, sessions), keys) if len(keys) else None
 
     def _columns(self, starts: np.ndarray, sessions: Partials) -> list[pa.Array]:

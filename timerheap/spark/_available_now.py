@@ -10,17 +10,17 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from timerheap.spark._compat import analyzed_plan, on_connect
+from timerheap.spark._compat import analyzed_plan, hadoop_files, hadoop_path, jvm, on_connect, written
 from timerheap.spark._worker.driver_mail import DRAINED
 
 _NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -139,7 +139,7 @@ def _starting(
         )
     if path is not None and table is not None:
         raise ValueError(f"table must be None if there is a path, got {table!r} and {path!r}")
-    df, checkpoint = _written(writer)
+    df, checkpoint = written(writer)
     log = None
     if _CLOCK.search(analyzed_plan(df)):
         if checkpoint is None:
@@ -149,20 +149,6 @@ def _starting(
             )
         log = _Log(df.sparkSession, checkpoint)
     return lambda: writer.start(path) if table is None else writer.toTable(table), log
-
-
-def _written(writer: Any) -> tuple[DataFrame, str | None]:
-    """Return what a writer writes, and its checkpoint."""
-    if isinstance(writer, DataStreamWriter):
-        options = writer._jwrite.getClass().getDeclaredField("extraOptions")
-        options.setAccessible(True)
-        found = options.get(writer._jwrite).get("checkpointLocation")
-        return writer._df, found.get() if found.isDefined() else None
-    from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
-
-    options = {name.lower(): value for name, value in writer._write_proto.options.items()}
-    df: Any = ConnectDataFrame(writer._write_stream._child, writer._session)
-    return df, options.get("checkpointlocation")
 
 
 def _started(spark: SparkSession, start: Callable[[], StreamingQuery], drained: str) -> StreamingQuery:
@@ -258,11 +244,9 @@ class _Log:
         if on_connect(self.spark):
             self._send(file, text)
             return
-        spark = cast(Any, self.spark)
-        fs = spark._jvm.org.apache.hadoop.fs
-        target = fs.Path(spark._jvm.java.net.URI(file))
-        draft = fs.Path(target.getParent(), f".{uuid.uuid4().hex}.tmp")
-        files = target.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        target = hadoop_path(self.spark, jvm(self.spark).java.net.URI(file))
+        draft = hadoop_path(self.spark, target.getParent(), f".{uuid.uuid4().hex}.tmp")
+        files = hadoop_files(self.spark, target)
         stream = files.create(draft)
         try:
             stream.write(text.encode())

@@ -1,14 +1,18 @@
-"""What differs between the versions of PySpark that timerheap runs on, and on Spark Connect."""
+"""What differs between the versions of PySpark that timerheap runs on, and on Spark Connect.
+
+All uses of PySpark's private attributes are here, and the ways into its JVM.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
-from pyspark import __version__
-from pyspark.sql import Column, DataFrame, Row, SparkSession, conversion
+from pyspark import SparkConf, SparkContext, __version__
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.sql import Column, DataFrame, GroupedData, Row, SparkSession, conversion
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas import types
 from pyspark.sql.types import (
@@ -27,6 +31,8 @@ from timerheap.spark._arrow import map_type
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.sql.streaming.state import GroupState
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 T = TypeVar("T")
 
@@ -174,17 +180,227 @@ def with_columns(df: DataFrame, columns: dict[str, Column]) -> DataFrame:
     return df.withColumns(columns) if columns else df
 
 
+def nullable(rows: StructType) -> StructType:
+    """Return a type whose fields may all be null, at every depth."""
+    return rows._as_nullable()
+
+
+def jvm(spark: SparkSession) -> Any:
+    """Return the view of the JVM of a session, whose attributes are Java's packages."""
+    return spark._jvm
+
+
+def hadoop_path(spark: SparkSession, *parts: Any) -> Any:
+    """Return a path of Hadoop's, made of a text, or of a folder and a name."""
+    return jvm(spark).org.apache.hadoop.fs.Path(*parts)
+
+
+def hadoop_files(spark: SparkSession, path: Any) -> Any:
+    """Return the file system of a path of Hadoop's."""
+    return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+
+def environment_of_submit() -> set[str]:
+    """Return the names of the settings that spark-submit has read."""
+    SparkContext._ensure_initialized()
+    return {name for name, _ in SparkConf().getAll()}
+
+
+def spark_home() -> str:
+    """Return the directory of the Spark that PySpark starts."""
+    return _find_spark_home()
+
+
+def execution_of(query: Any) -> Any:
+    """Return the JVM's execution of a streaming query."""
+    return query._jsq.streamingQuery()
+
+
+def cancel_jobs(spark: SparkSession, group: str, why: str) -> None:
+    """Cancel the jobs of a group, such as the run of a streaming query."""
+    cast(Any, spark.sparkContext)._jsc.sc().cancelJobGroup(group, why)
+
+
+def analyzed(df: DataFrame) -> Any:
+    """Return the analyzed plan of a DataFrame, a node of the JVM."""
+    return df._jdf.queryExecution().analyzed()
+
+
 def analyzed_plan(df: DataFrame) -> str:
     """Return the text of the analyzed plan of a DataFrame."""
     if on_connect(df.sparkSession):
         return str(cast(Any, df)._explain_string(extended=True))
-    return cast(str, df._jdf.queryExecution().analyzed().toString())
+    return cast(str, analyzed(df).toString())
+
+
+def logical_plan(df: DataFrame) -> Any:
+    """Return the plan of a DataFrame, which keeps that it is the DataFrame's."""
+    return df._jdf.logicalPlan()
 
 
 def of_plan(spark: SparkSession, plan: Any) -> DataFrame:
     """Return the DataFrame of a logical plan of the JVM."""
-    of_rows = cast(Any, spark._jvm).org.apache.spark.sql.classic.Dataset.ofRows
+    of_rows = jvm(spark).org.apache.spark.sql.classic.Dataset.ofRows
     return DataFrame(of_rows(spark._jsparkSession, plan), spark)
+
+
+def nodes_on_connect(df: Any) -> Iterator[tuple[str, str | None, DataFrame | None]]:
+    """Yield the nodes of a plan on Spark Connect: kind, alias, and the DataFrame below if there is one."""
+    node = df._plan
+    while node is not None:
+        below = node._child
+        yield (
+            type(node).__name__,
+            getattr(node, "_alias", None),
+            None if below is None else type(df)(below, df.sparkSession),
+        )
+        node = below
+
+
+def grouping_of(grouped: Any) -> tuple[DataFrame, str, list[Column]] | None:
+    """Return the DataFrame, the kind and the columns of a grouped DataFrame, None for anything else."""
+    if type(grouped).__module__ == "pyspark.sql.connect.group":  # which needs packages that may be missing
+        return grouped._df, grouped._group_type, list(grouped._grouping_cols)
+    if not isinstance(grouped, GroupedData):
+        return None
+    kind = grouped._jgd.toString().rpartition("type: ")[2].rstrip("]").lower()
+    expressions = grouped._jgd.groupingExprs()
+    to_column = jvm(grouped._df.sparkSession).org.apache.spark.sql.classic.ExpressionUtils.column
+    columns = [Column(to_column(expressions.apply(i))) for i in range(expressions.size())]
+    return grouped._df, kind, columns
+
+
+def written(writer: Any) -> tuple[DataFrame, str | None]:
+    """Return what a writer of a stream writes, and its checkpoint."""
+    if not type(writer).__module__.startswith("pyspark.sql.connect."):
+        options = writer._jwrite.getClass().getDeclaredField("extraOptions")
+        options.setAccessible(True)
+        found = options.get(writer._jwrite).get("checkpointLocation")
+        return writer._df, found.get() if found.isDefined() else None
+    from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
+
+    options = {name.lower(): value for name, value in writer._write_proto.options.items()}
+    df: Any = ConnectDataFrame(writer._write_stream._child, writer._session)
+    return df, options.get("checkpointlocation")
+
+
+class FunctionCall(NamedTuple):
+    """A call of a function."""
+
+    column: Column  # without aliases
+    name: str
+    is_distinct: bool
+    arguments: list[Column]
+    of_rows: bool  # it has no argument, or the first is "*" or a constant other than null
+
+
+def function_call(column: Column, spark: SparkSession) -> FunctionCall | None:
+    """Return the call of which a column of a session is the result, None if it is no such column."""
+    return _of_connect(column) if on_connect(spark) else _of_classic(column, spark)
+
+
+def _of_classic(column: Any, spark: SparkSession) -> FunctionCall | None:
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    node = column._jc.node()
+    while _java_name(node) == "Alias":
+        node = node.child()
+    if _java_name(node) != "UnresolvedFunction":
+        return None
+    given = node.arguments()
+    nodes = [given.apply(at) for at in range(given.size())]
+    to_column = jvm(spark).org.apache.spark.sql.Column
+    return FunctionCall(
+        ClassicColumn(to_column(node)),
+        node.functionName(),
+        node.isDistinct(),
+        [ClassicColumn(to_column(one)) for one in nodes],
+        not nodes or _is_of_rows(nodes[0]),
+    )
+
+
+def _is_of_rows(node: Any) -> bool:
+    name = _java_name(node)
+    return name == "UnresolvedStar" or (name == "Literal" and node.value() is not None)
+
+
+def _java_name(node: Any) -> str:
+    return cast(str, node.getClass().getSimpleName())
+
+
+def _of_connect(column: Any) -> FunctionCall | None:
+    from pyspark.sql.connect.column import Column as ConnectColumn
+    from pyspark.sql.connect.expressions import (
+        ColumnAlias,
+        LiteralExpression,
+        UnresolvedFunction,
+        UnresolvedStar,
+    )
+
+    node = column._expr
+    while isinstance(node, ColumnAlias):
+        node = node._child
+    if not isinstance(node, UnresolvedFunction):
+        return None
+    given = node._args
+    return FunctionCall(
+        ConnectColumn(node),
+        node._name,
+        node._is_distinct,
+        [ConnectColumn(one) for one in given],
+        not given
+        or isinstance(given[0], UnresolvedStar)
+        or (isinstance(given[0], LiteralExpression) and given[0]._value is not None),
+    )
+
+
+def timeout_kind(state: GroupState) -> str:
+    """Return the timeout that ``applyInPandasWithState`` was called with."""
+    return state._timeout_conf
+
+
+def type_of_state(state: GroupState) -> StructType:
+    """Return the type of a group's state."""
+    return state._value_schema
+
+
+def forget_timeout(state: GroupState) -> None:
+    """Have a group without a timeout, which Spark's own methods cannot set."""
+    state._timeout_timestamp = state.NO_TIMESTAMP
+
+
+class StateClient:
+    """The calls of a task to Spark's state store.
+
+    This needs three methods that PySpark does not promise to keep: ``set_implicit_key``,
+    ``_receive_proto_message`` and ``_deserialize_from_bytes``.
+    """
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        client: Any = getattr(handle, "_statefulProcessorApiClient", None)
+        set_key = getattr(client, "set_implicit_key", None)
+        receive = getattr(client, "_receive_proto_message", None)
+        parse = getattr(client, "_deserialize_from_bytes", None)
+        if set_key is None or receive is None or parse is None:
+            raise RuntimeError(
+                "pyspark must have StatefulProcessorApiClient.set_implicit_key(), which keeps the state of a "
+                "key group under its label, _receive_proto_message(), which reads Spark's answers, and "
+                f"_deserialize_from_bytes(), which parses them, got pyspark {__version__}; install pyspark "
+                "4.1, 4.2 or 4.3"
+            )
+        self.set_key: Callable[[tuple[int]], None] = set_key
+        self.receive: Callable[[], tuple[int, str, bytes]] = receive
+        self.parse: Callable[[bytes], tuple[str]] = parse
+        self._client = client
+
+    def answer_with(self, answer: Callable[[], tuple[int, str, bytes]]) -> None:
+        """Have all calls take their answers from a function, not from Spark."""
+        self._client._receive_proto_message = answer
+
+    @property
+    def socket(self) -> object:
+        """The connection to Spark."""
+        return getattr(self._client, "_client_socket", None)
 
 
 def _serializer(

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import LATE_BY, LATE_ROWS, TIME, distinct, shown_name, visible
-from timerheap.spark._compat import to_arrow_schema
+from timerheap.spark._compat import nullable, to_arrow_schema
 from timerheap.types import arrow_type
 from timerheap.watermarks import WatermarkStrategy
 
@@ -192,4 +192,4 @@ class Query:
 
 def nullable_arrow_schema(rows: StructType) -> pa.Schema:
     """Return the Arrow schema of rows that have been checked before; nullability is ignored."""
-    return to_arrow_schema(rows._as_nullable())
+    return to_arrow_schema(nullable(rows))

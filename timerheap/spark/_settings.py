@@ -10,13 +10,10 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from pyspark import SparkConf, SparkContext
-from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import DataFrame, SparkSession
 
-from timerheap.spark._compat import on_connect
+from timerheap.spark._compat import environment_of_submit, jvm, on_connect, spark_home
 from timerheap.spark._query import FrameSettings
 from timerheap.spark._sockets import executor_variable, socket_directory
 
@@ -132,14 +129,13 @@ def _chosen(names: Iterable[str]) -> set[str]:
     if session is not None:
         return {name for name in names if session.conf.get(name, None) is not None}
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # of spark-submit, whose JVM has read all
-        SparkContext._ensure_initialized()
-        return {name for name, _ in SparkConf().getAll()}
+        return environment_of_submit()
     options = list(_submit_options())
     chosen = {value.partition("=")[0] for option, value in options if option in ("--conf", "-c")}
     files = [value for option, value in options if option == "--properties-file"][-1:]
     files += [value for option, value in options if option == "--extra-properties-file"]
     if not files or ("--load-spark-defaults", "") in options:
-        directory = os.environ.get("SPARK_CONF_DIR") or os.path.join(_find_spark_home(), "conf")
+        directory = os.environ.get("SPARK_CONF_DIR") or os.path.join(spark_home(), "conf")
         files.append(os.path.join(directory, "spark-defaults.conf"))
     for file in files:
         with suppress(OSError):
@@ -209,8 +205,7 @@ def is_encrypted(spark: SparkSession) -> bool:
 
 
 def _batch_bytes(spark: SparkSession) -> int:
-    jvm: Any = spark._jvm
-    return int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(spark.conf.get(_BYTES)))
+    return int(jvm(spark).org.apache.spark.network.util.JavaUtils.byteStringAsBytes(spark.conf.get(_BYTES)))
 
 
 def _is_set(spark: SparkSession, name: str, *unknown: str) -> bool:

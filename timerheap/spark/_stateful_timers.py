@@ -12,6 +12,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulP
 from pyspark.sql.types import BinaryType, StructType
 
 from timerheap._native._core import KeyTimerHeap, TimerHeap, from_text, to_text
+from timerheap.spark._compat import forget_timeout, timeout_kind, type_of_state
 from timerheap.timer import Timer, TimerBatch
 
 FIELD = "timers"
@@ -191,13 +192,13 @@ class GroupStateTimers(StoredTimers):
         super().__init__(state, one_timer_per_key)
         if not isinstance(state, GroupState):
             raise TypeError(f"state must be the GroupState that Spark passes to the function, got {state!r}")
-        if state._timeout_conf == GroupStateTimeout.NoTimeout:
+        if timeout_kind(state) == GroupStateTimeout.NoTimeout:
             raise ValueError(
                 "timeoutConf must be GroupStateTimeout.EventTimeTimeout or ProcessingTimeTimeout, got "
                 "NoTimeout, with which no timer would ever fire; pass one to applyInPandasWithState"
             )
         self._group = state
-        self._names = _own_fields(state._value_schema)
+        self._names = _own_fields(type_of_state(state))
         self._before: tuple[Any, ...] | None = None
         self._state: tuple[Any, ...] | None = None
 
@@ -221,7 +222,7 @@ class GroupStateTimers(StoredTimers):
         self._state = _none_if_empty(value)
 
     def _now(self) -> int:
-        if self._group._timeout_conf == GroupStateTimeout.ProcessingTimeTimeout:
+        if timeout_kind(self._group) == GroupStateTimeout.ProcessingTimeTimeout:
             return self._group.getCurrentProcessingTimeMs()
         return self._group.getCurrentWatermarkMs()
 
@@ -249,12 +250,12 @@ class GroupStateTimers(StoredTimers):
 
     def _set_timeout(self, head: Timer | None) -> None:
         group = self._group
-        group._timeout_timestamp = group.NO_TIMESTAMP
+        forget_timeout(group)
         if head is None:
             return
         # Spark calls when its clock is past the timeout; a timer is due when the clock has reached it.
         timeout = head.timestamp - 1
-        if group._timeout_conf == GroupStateTimeout.ProcessingTimeTimeout:
+        if timeout_kind(group) == GroupStateTimeout.ProcessingTimeTimeout:
             group.setTimeoutDuration(max(timeout - self._now(), 1))
         else:
             group.setTimeoutTimestamp(max(timeout, self._now(), 1))

@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from timerheap._arguments import not_negative
 from timerheap.spark._columns import TIME, computed_name
+from timerheap.spark._compat import grouping_of
 from timerheap.spark._plan.arguments import data_frame, named_column, quoted
 from timerheap.spark._worker.row_runner import AssignedTimes
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
@@ -144,9 +145,12 @@ def spark_delay(df: DataFrame, name: str) -> int | None:
 
 def ungrouped(argument: str, df: Any, key_argument: str, key: Any) -> tuple[Any, Any]:
     """Return the DataFrame and the key columns of ``df.groupBy(...)``; other arguments as they are."""
-    columns = _grouping_columns(argument, df)
-    if columns is None:
+    grouping = grouping_of(df)
+    if grouping is None:
         return df, key
+    rows, kind, columns = grouping
+    if kind != "groupby":
+        raise ValueError(f"{argument} must be grouped by groupBy(), got a {kind}() of it")
     if key is not None:
         raise TypeError(
             f"{key_argument} must be left out if {argument} is grouped, which names the key columns, got "
@@ -154,23 +158,7 @@ def ungrouped(argument: str, df: Any, key_argument: str, key: Any) -> tuple[Any,
         )
     if not columns:
         raise ValueError(f"{argument} must be grouped by one or more columns, got {argument}.groupBy()")
-    return df._df, columns
-
-
-def _grouping_columns(argument: str, df: Any) -> list[Column] | None:
-    if type(df).__module__ == "pyspark.sql.connect.group":  # which needs packages that may be missing
-        kind, columns = df._group_type, list(df._grouping_cols)
-    elif isinstance(df, GroupedData):
-        kind = df._jgd.toString().rpartition("type: ")[2].rstrip("]").lower()
-        expressions = df._jgd.groupingExprs()
-        jvm: Any = df._df.sparkSession._jvm
-        to_column = jvm.org.apache.spark.sql.classic.ExpressionUtils.column
-        columns = [Column(to_column(expressions.apply(i))) for i in range(expressions.size())]
-    else:
-        return None
-    if kind != "groupby":
-        raise ValueError(f"{argument} must be grouped by groupBy(), got a {kind}() of it")
-    return columns
+    return rows, columns
 
 
 def assigns_time(watermark: object) -> bool:

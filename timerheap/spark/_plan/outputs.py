@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from timerheap.functions import Function
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import LATE_BY, LATE_ROWS, OUTPUTS, SIDE_OUTPUT
-from timerheap.spark._compat import of_plan, on_connect
+from timerheap.spark._compat import analyzed, nodes_on_connect, nullable, of_plan, on_connect
 from timerheap.spark._plan.arguments import data_frame, quoted
 from timerheap.spark._query import Query
 from timerheap.types import arrow_type
@@ -134,14 +134,14 @@ def with_side_column(query: Query) -> StructType:
     names = [field.name for field in fields]
     if len(set(names)) < len(names):
         raise ValueError(f'side_outputs must not have the id {LATE_ROWS!r} with late="emit"; rename it')
-    return StructType([*query.result._as_nullable().fields, StructField(SIDE_OUTPUT, StructType(fields))])
+    return StructType([*nullable(query.result).fields, StructField(SIDE_OUTPUT, StructType(fields))])
 
 
 def late_type(row: StructType) -> StructType:
     """Return the type of late rows with `LATE_BY`."""
     if LATE_BY in map(str.lower, row.names):
         raise ValueError(f'df must not have a column {LATE_BY!r} with late="emit", which adds it; rename it')
-    return StructType([*row._as_nullable().fields, StructField(LATE_BY, LongType())])
+    return StructType([*nullable(row).fields, StructField(LATE_BY, LongType())])
 
 
 def results_of(outputs: DataFrame) -> DataFrame:
@@ -157,7 +157,7 @@ def outputs_of(df: DataFrame) -> DataFrame:
 
 
 def _outputs(df: DataFrame) -> DataFrame:
-    node: Any = df._jdf.queryExecution().analyzed()
+    node = analyzed(df)
     while node.nodeName() in _PASSING:
         if node.nodeName() == "SubqueryAlias" and node.alias() == OUTPUTS:
             return of_plan(df.sparkSession, node.child())
@@ -166,13 +166,12 @@ def _outputs(df: DataFrame) -> DataFrame:
 
 
 def _outputs_on_connect(df: DataFrame) -> DataFrame:
-    frame: Any = df
-    node = frame._plan
-    while type(node).__name__ in _PASSING_ON_CONNECT:
-        if getattr(node, "_alias", None) == OUTPUTS:
-            return cast(DataFrame, type(frame)(node._child, frame.sparkSession))
-        node = node._child
-    raise ValueError(_refusal(df, type(node).__name__))
+    for kind, alias, below in nodes_on_connect(df):
+        if kind not in _PASSING_ON_CONNECT or below is None:
+            break
+        if alias == OUTPUTS:
+            return below
+    raise ValueError(_refusal(df, kind))
 
 
 def _refusal(df: DataFrame, node: str) -> str:

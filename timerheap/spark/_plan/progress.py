@@ -15,7 +15,17 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from timerheap.metrics import DistributionResult
 from timerheap.spark._columns import METRICS, RESULTS
-from timerheap.spark._compat import analyzed_plan, of_plan, on_connect, refuse_connect
+from timerheap.spark._compat import (
+    analyzed,
+    analyzed_plan,
+    execution_of,
+    jvm,
+    logical_plan,
+    nullable,
+    of_plan,
+    on_connect,
+    refuse_connect,
+)
 from timerheap.spark._plan.arguments import data_frame
 from timerheap.spark._worker.partition import TASK_METRICS
 
@@ -41,7 +51,7 @@ _MERGES: dict[str, Callable[[Column, Column], Column]] = {
 def output_type(result: StructType, flat: bool = False) -> StructType:
     """Return the type of what the operator of a stream returns: results, or arrays of them, and metrics."""
     if flat:  # with a row of metrics, in which they are null
-        fields = result._as_nullable().fields
+        fields = nullable(result).fields
     else:
         fields = [StructField(RESULTS, ArrayType(result, containsNull=False))]
     return StructType([*fields, StructField(METRICS, StringType())])
@@ -98,7 +108,7 @@ def _name(df: DataFrame) -> str:
 
 def renamed(result: DataFrame, name: str) -> DataFrame:
     """Return the result of an operator, whose metrics have this name."""
-    plan = result._jdf.queryExecution().analyzed()
+    plan = analyzed(result)
     above: list[Any] = []
     node = plan
     while not _is_of_operator(node):
@@ -112,7 +122,7 @@ def renamed(result: DataFrame, name: str) -> DataFrame:
     if name != node.name() and f"CollectMetrics {name}," in plan.toString():
         raise ValueError(f"name must differ from the other metrics of the query, got {name!r}")
     spark = result.sparkSession
-    to_seq = spark._jvm.PythonUtils.toSeq  # type: ignore[union-attr]
+    to_seq = jvm(spark).PythonUtils.toSeq
     node = node.copy(name, node.metrics(), node.child(), _DATAFRAME)
     for parent in reversed(above):
         node = parent.withNewChildren(to_seq([node]))
@@ -126,7 +136,7 @@ def _is_of_operator(node: Any) -> bool:
 
 def has_namesakes(query: StreamingQuery, name: str) -> bool:
     """Return whether several operators of a query that has had a micro-batch have this name."""
-    execution: Any = query._jsq.streamingQuery()
+    execution = execution_of(query)
     # The metrics of an operator have an id of their own, also where a result stands twice in the query.
     first = rf"CollectMetrics {re.escape(name)}, \[.*? AS {_COLUMN}#(\d+)"
     return len(set(re.findall(first, execution.logicalPlan().toString()))) > 1
@@ -138,7 +148,7 @@ def _repeatable(observed: DataFrame) -> DataFrame:
     Spark refuses two metrics of one name, as in the union of the results of two operators, unless they belong
     to one DataFrame. The progress then has the metrics of one of them; see `renamed`.
     """
-    node = observed._jdf.logicalPlan()
+    node = logical_plan(observed)
     node = node.copy(node.name(), node.metrics(), node.child(), _DATAFRAME)
     return of_plan(observed.sparkSession, node)
 

@@ -17,7 +17,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from timerheap._values import exact_class, local_reader, reader
-from timerheap.spark._compat import to_arrow_type, with_moments
+from timerheap.spark._compat import nullable, to_arrow_type, with_moments
 from timerheap.spark._processors.spark_refusals import refusal
 
 Convert = Callable[[Any], Any]
@@ -55,7 +55,7 @@ class StructCodec:
         self._n = len(schema)
         self._internal = with_moments(schema).toInternal if any(f.needConversion() for f in schema) else tuple
         self._coerce = [_coercer(field.name, field.dataType, field.nullable) for field in schema]
-        self.type: pa.StructType = to_arrow_type(schema._as_nullable())
+        self.type: pa.StructType = to_arrow_type(nullable(schema))
         """The Arrow type that values are kept in."""
         types = [field.type for field in self.type]
         exact = list(map(exact_class, types))

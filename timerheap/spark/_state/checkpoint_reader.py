@@ -30,7 +30,7 @@ from timerheap.spark._columns import (
     distinct,
     shown_name,
 )
-from timerheap.spark._compat import refuse_connect, to_arrow_schema
+from timerheap.spark._compat import hadoop_files, hadoop_path, refuse_connect, to_arrow_schema
 from timerheap.spark._exchange.placement import key_group_of, label_of
 from timerheap.spark._group.checkpoint import MANIFEST, Manifest, read_clock
 from timerheap.spark._group.chunks import (
@@ -105,13 +105,11 @@ def _has_chunks(properties: str) -> bool:
 
 def _why_empty(spark: SparkSession, path: str) -> str:
     """Return why a path has no stateful operators, by its files, wherever they are."""
-    gateway: Any = spark._jvm
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    folder = gateway.org.apache.hadoop.fs.Path(path)
-    files = folder.getFileSystem(configuration)
+    folder = hadoop_path(spark, path)
+    files = hadoop_files(spark, folder)
     if not files.exists(folder):
         return "which does not exist"
-    if not files.exists(gateway.org.apache.hadoop.fs.Path(folder, "offsets")):
+    if not files.exists(hadoop_path(spark, folder, "offsets")):
         return "which is not a checkpoint: it has no offsets"
     return "which has no stateful operator"
 
@@ -148,10 +146,8 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
 
 def expect_partitions(spark: SparkSession, path: str, operator: int, partitions: int) -> None:
     """Raise ValueError if a checkpoint lacks a partition of an operator, which Spark's reader leaves out."""
-    gateway: Any = spark._jvm
-    folder = gateway.org.apache.hadoop.fs.Path(f"{path}/state/{operator}")
-    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    found = {status.getPath().getName() for status in files.listStatus(folder)}
+    folder = hadoop_path(spark, f"{path}/state/{operator}")
+    found = {status.getPath().getName() for status in hadoop_files(spark, folder).listStatus(folder)}
     missing = [str(number) for number in range(partitions) if str(number) not in found]
     if missing:
         raise ValueError(

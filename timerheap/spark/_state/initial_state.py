@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from timerheap._arguments import int64, integer
 from timerheap.spark._columns import INPUT, SIDES, TIME, TIMER, VALUE, added_name
-from timerheap.spark._compat import refuse_connect
+from timerheap.spark._compat import nullable, refuse_connect
 from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.watermark import InputClock, StoredClock, decode_clock, encode_clock
 from timerheap.spark._plan.arguments import data_frame, quoted
@@ -313,7 +313,7 @@ def _added(query: Query, argument: str, df: DataFrame, own: str, type_: DataType
 
 
 def _nullable(type_: DataType) -> DataType:
-    return StructType([StructField("", type_)])._as_nullable()
+    return nullable(StructType([StructField("", type_)]))
 
 
 def _timer_columns(query: Query, df: DataFrame) -> list[Column]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BooleanType,
@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from timerheap.functions import AggregateFunction
 from timerheap.spark._columns import AGGREGATED
-from timerheap.spark._compat import on_connect, to_arrow_type
+from timerheap.spark._compat import FunctionCall, function_call, to_arrow_type
 from timerheap.spark._plan.arguments import collation_of, is_atomic
 from timerheap.tvf import (
     Aggregate,
@@ -47,77 +47,6 @@ from timerheap.tvf import (
     VarSamp,
 )
 from timerheap.types import arrow_type
-
-
-class FunctionCall(NamedTuple):
-    """A call of a function."""
-
-    column: Column  # without aliases
-    name: str
-    is_distinct: bool
-    arguments: list[Column]
-    of_rows: bool  # it has no argument, or the first is "*" or a constant other than null
-
-
-def function_call(column: Column, spark: SparkSession) -> FunctionCall | None:
-    """Return the call of which a column of a session is the result, None if it is no such column."""
-    return _of_connect(column) if on_connect(spark) else _of_classic(column, spark)
-
-
-def _of_classic(column: Any, spark: SparkSession) -> FunctionCall | None:
-    from pyspark.sql.classic.column import Column as ClassicColumn
-
-    node = column._jc.node()
-    while _java_name(node) == "Alias":
-        node = node.child()
-    if _java_name(node) != "UnresolvedFunction":
-        return None
-    given = node.arguments()
-    nodes = [given.apply(at) for at in range(given.size())]
-    to_column = cast(Any, spark)._jvm.org.apache.spark.sql.Column
-    return FunctionCall(
-        ClassicColumn(to_column(node)),
-        node.functionName(),
-        node.isDistinct(),
-        [ClassicColumn(to_column(one)) for one in nodes],
-        not nodes or _is_of_rows(nodes[0]),
-    )
-
-
-def _is_of_rows(node: Any) -> bool:
-    name = _java_name(node)
-    return name == "UnresolvedStar" or (name == "Literal" and node.value() is not None)
-
-
-def _java_name(node: Any) -> str:
-    return cast(str, node.getClass().getSimpleName())
-
-
-def _of_connect(column: Any) -> FunctionCall | None:
-    from pyspark.sql.connect.column import Column as ConnectColumn
-    from pyspark.sql.connect.expressions import (
-        ColumnAlias,
-        LiteralExpression,
-        UnresolvedFunction,
-        UnresolvedStar,
-    )
-
-    node = column._expr
-    while isinstance(node, ColumnAlias):
-        node = node._child
-    if not isinstance(node, UnresolvedFunction):
-        return None
-    given = node._args
-    return FunctionCall(
-        ConnectColumn(node),
-        node._name,
-        node._is_distinct,
-        [ConnectColumn(one) for one in given],
-        not given
-        or isinstance(given[0], UnresolvedStar)
-        or (isinstance(given[0], LiteralExpression) and given[0]._value is not None),
-    )
-
 
 _INT64, _FLOAT64, _OBJECT = np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)

@@ -19,6 +19,7 @@ from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
 from timerheap.spark._arrow import map_type
 from timerheap.spark._columns import LATE_ROWS, shown_name
+from timerheap.spark._compat import nullable
 from timerheap.timer import MAX_WATERMARK
 from timerheap.types import LOCAL
 from timerheap.watermarks import WatermarkStrategy
@@ -190,7 +191,7 @@ def window_operator(
     result = parsed_schema(output_schema)
     function = as_window_function(function)
     accumulates = isinstance(function, AggregateFunction) and evictor is None
-    elements = None if accumulates else _element_type(arrow_schema("df", rows.schema._as_nullable()))
+    elements = None if accumulates else _element_type(arrow_schema("df", nullable(rows.schema)))
     operator = partial(
         WindowOperator,
         assigner,

@@ -23,7 +23,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
 import timerheap
-from timerheap.spark._compat import on_connect
+from timerheap.spark._compat import cancel_jobs, execution_of, hadoop_files, hadoop_path, jvm, on_connect
 
 _log = logging.getLogger("timerheap")
 
@@ -251,7 +251,7 @@ def _look(session: str, look: Look, run: QueryRun) -> None:
     try:
         query: Any = spark.streams.get(run.query)
         looks = {"for an end": _warn_if_endless, "at the state": _refuse_foreign_state}
-        looks[look](spark, run, query._jsq.streamingQuery())
+        looks[look](spark, run, execution_of(query))
     except Exception as e:  # it has ended, or Spark's internals differ; the query must go on
         _log.debug("cannot look at query %s: %s", run.query, e)
 
@@ -284,12 +284,11 @@ def _refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) ->
     starts the next stage: so Spark cancels the micro-batch before a task can end that has reached the state.
     Files that the run has written about its states are deleted, so that the other operator finds its own.
     """
-    conf = spark._jsparkSession.sessionState().newHadoopConf()
     for state in _states(execution.lastExecution().executedPlan()):
-        operator = _path(spark, f"{state.checkpointLocation()}/{state.operatorId()}")
-        files = operator.getFileSystem(conf)
-        metadata = _numbered(files, _path(spark, operator, "_metadata/v2"))
-        schemas = _numbered(files, _path(spark, operator, "_stateSchema/default"))
+        operator = hadoop_path(spark, f"{state.checkpointLocation()}/{state.operatorId()}")
+        files = hadoop_files(spark, operator)
+        metadata = _numbered(files, hadoop_path(spark, operator, "_metadata/v2"))
+        schemas = _numbered(files, hadoop_path(spark, operator, "_stateSchema/default"))
         begun = max(batch for batch, _ in metadata)  # Spark writes both when a run begins
         before = [path for batch, path in schemas if batch < begun]
         if before and not any(_is_ours(spark, files, path) for path in before):
@@ -299,7 +298,7 @@ def _refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) ->
                 f"transformWithStateInPandas in operator {state.operatorId()}; start a new checkpoint, and "
                 'pass the state of the old one, read with spark.read.format("statestore"), as initial_state'
             )
-            spark.sparkContext._jsc.sc().cancelJobGroup(run.run, why)
+            cancel_jobs(spark, run.run, why)
             for batch, path in [*metadata, *schemas]:
                 if batch == begun and _is_ours(spark, files, path):
                     files.delete(path, False)
@@ -325,11 +324,6 @@ def _each(sequence: Any) -> list[Any]:
     return [sequence.apply(i) for i in range(sequence.size())]
 
 
-def _path(spark: SparkSession, *parts: Any) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.hadoop.fs.Path(*parts)
-
-
 def _numbered(files: Any, folder: Any) -> list[tuple[int, Any]]:
     """Return the files of a folder whose names begin with the number of a micro-batch, and the numbers."""
     found = files.listStatus(folder) if files.exists(folder) else ()
@@ -342,10 +336,9 @@ def _is_ours(spark: SparkSession, files: Any, path: Any) -> bool:
     from timerheap.spark._worker.spark_store import CHUNKS
 
     name = CHUNKS[0].encode()
-    jvm: Any = spark._jvm
     stream = files.open(path)
     try:
-        found = bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        found = bytes(jvm(spark).org.apache.commons.io.IOUtils.toByteArray(stream))
     finally:
         stream.close()
     return len(name).to_bytes(2, "big") + name in found or b'\\"' + name + b'\\"' in found

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from pyspark import __version__
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from timerheap._native._core import from_text, to_text
+from timerheap.spark._compat import StateClient
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._group.checkpoint import FORMAT, MANIFEST, Manifest
 from timerheap.spark._worker.ledger import LEDGER, LEDGER_LABEL, Audit, Ledger
@@ -45,26 +45,11 @@ class SparkStore:
     A call to Spark takes a round trip, which in a small micro-batch is most of its time. Of most calls the
     answer says only that they have succeeded: these are sent without waiting, and their answers are read
     before the next call that has another one. Spark answers in order.
-
-    This needs three methods of the client that PySpark does not promise to keep: ``set_implicit_key``,
-    ``_receive_proto_message`` and ``_deserialize_from_bytes``.
     """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        client: Any = getattr(handle, "_statefulProcessorApiClient", None)
-        set_key = getattr(client, "set_implicit_key", None)
-        receive = getattr(client, "_receive_proto_message", None)
-        parse = getattr(client, "_deserialize_from_bytes", None)
-        if set_key is None or receive is None or parse is None:
-            raise RuntimeError(
-                "pyspark must have StatefulProcessorApiClient.set_implicit_key(), which keeps the state of a "
-                "key group under its label, _receive_proto_message(), which reads Spark's answers, and "
-                f"_deserialize_from_bytes(), which parses them, got pyspark {__version__}; install pyspark "
-                "4.1, 4.2 or 4.3"
-            )
-        self._set_key: Callable[[tuple[int]], None] = set_key
-        self._receive: Callable[[], tuple[int, str, bytes]] = receive
-        self._parse: Callable[[bytes], tuple[str]] = parse
+        client = StateClient(handle)
+        self._set_key, self._receive, self._parse = client.set_key, client.receive, client.parse
         self._waits = True
         self._unanswered: deque[int | None] = deque()  # for each call the label whose manifest it asks for
         self._manifests: dict[int, bytes] = {}  # that have been answered, by label; empty where there is none
@@ -73,10 +58,10 @@ class SparkStore:
         self.expects_state = False  # whether labels have state, as after the first micro-batch of a query
         self._task: tuple[Ledger, Placement] | None = None
         self._audit: Audit | None = None
-        client._receive_proto_message = self._answer
+        client.answer_with(self._answer)
         self._handle = handle
         self._chunks = handle.getMapState(*CHUNKS)
-        _remove_path(client)
+        _remove_path(client.socket)
 
     def begin(self, query: str, batch: int, placement: Placement) -> None:
         """Begin a task, which is compared with what the last one of the partition has left."""
@@ -227,12 +212,11 @@ class SparkStore:
         self.write(MANIFEST, 0, manifest.to_bytes())
 
 
-def _remove_path(client: Any) -> None:
+def _remove_path(connection: object) -> None:
     """Remove the path of a Unix socket that Spark has made for this connection alone.
 
     Then nobody else finds it, and it is not left behind by an executor that is killed.
     """
-    connection = getattr(client, "_client_socket", None)
     if isinstance(connection, socket.socket):
         with suppress(OSError):
             path = connection.getpeername()

@@ -39,7 +39,7 @@ LAYERS = {
     ],
     "spark": [
         "_arrow _columns",
-        "_compat _sockets",
+        "_compat _freezing _sockets",
         "_group",
         "_query",
         "_exchange _settings _stateful_timers",
@@ -224,7 +224,7 @@ query = Query(
 it = StreamingOperator(query, None)
 """
 PROCESSOR = "from timerheap.spark._processors.processor_partition import ProcessorPartition as it"
-PACKER = "from timerheap.spark._exchange.frames import Packer; it = Packer('k', None, None)"
+PACKER = "from timerheap.spark._exchange.packer import Packer; it = Packer('k', None, None)"
 WINDOWS = "from timerheap.spark._windows.window_operator import _Windows as it"
 CALLS = "from timerheap.spark._async_map import Mapper as it"
 OF_THE_DRIVER = (

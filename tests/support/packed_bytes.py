@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from timerheap._native._core import xxh64
 from timerheap.spark._columns import AHEAD, CHANNEL, INPUT, KEPT
-from timerheap.spark._exchange.frames import Broadcaster, Packer
+from timerheap.spark._exchange.packer import Broadcaster, Packer
 from timerheap.spark._windows.local_stage import LocalStage
 from timerheap.spark._windows.partial_columns import WindowSpec
 from timerheap.tvf import CountDistinct, Max, Sum, TumblingSliceAssigner

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerVal
 from pyspark.sql.types import StructType
 
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._exchange.frames import hashes_of
+from timerheap.spark._exchange.codec import hashes_of
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._processors.processor_partition import ProcessorRunner
 from timerheap.spark._query import DeclaredState, FrameSettings, ProcessorWork, Query, TimeMode

@@ -22,7 +22,7 @@ FITS = (1 << 31) - 1
 """A number of bytes that always fits 32-bit offsets."""
 
 EARLIER = 2
-"""What the number of an input is increased by in a row of `timerheap.spark._exchange.frames.OBSERVED`."""
+"""What the number of an input is increased by in a row of `_exchange.observations.OBSERVED`."""
 
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
@@ -374,3 +374,10 @@ def evolved_columns(rows: pa.RecordBatch, schema: pa.Schema, inside: bool = Fals
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+def event_millis(column: pa.Array) -> np.ndarray:
+    """Return a column of timestamp[us], or int64 in ms, as epoch ms, rounded down: int64, shape (n,)."""
+    in_millis = pa.types.is_int64(column.type)
+    times: np.ndarray = (column if in_millis else column.view(pa.int64())).to_numpy(zero_copy_only=False)
+    return times if in_millis else times // 1000

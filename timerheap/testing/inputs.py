@@ -17,10 +17,9 @@ from timerheap._values import ArrowTypes, Misfit
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.hashing import spark_xxhash64
-from timerheap.spark._arrow import KeyedRows, narrow_column
+from timerheap.spark._arrow import KeyedRows, event_millis, narrow_column
 from timerheap.spark._columns import INPUT, KEY, SIDES, TIME, computed_name
 from timerheap.spark._compat import to_rows
-from timerheap.spark._exchange.frames import event_millis
 from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup

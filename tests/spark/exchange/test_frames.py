@@ -14,7 +14,7 @@ import xxhash
 
 from timerheap._native._core import FIXED, ArrayView, Packing
 from timerheap.spark._arrow import wide, widen
-from timerheap.spark._exchange.frames import frames_of, hashes_of, rows_of
+from timerheap.spark._exchange.codec import frames_of, hashes_of, rows_of
 from timerheap.spark._exchange.placement import Placement
 
 STRUCT = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from timerheap import spark_xxhash64
-from timerheap.spark._exchange.frames import hashes_of
+from timerheap.spark._exchange.codec import hashes_of
 from timerheap.spark._plan.build import hashed_when_packed
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from timerheap.spark._exchange import frames as garbage
+from timerheap.spark import _freezing as garbage
 from timerheap.spark._worker.operator import StreamingOperator, deferred
 from timerheap.spark._worker.spark_store import CHUNKS
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timerheap
-from timerheap.spark._exchange.frames import Packer
+from timerheap.spark._exchange.packer import Packer
 
 pytestmark = pytest.mark.spark
 

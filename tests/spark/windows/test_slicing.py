@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from timerheap import AggregateFunction
+from timerheap.spark._arrow import event_millis
 from timerheap.spark._columns import HASH, SLICE_END
-from timerheap.spark._exchange.frames import event_millis
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._windows.local_stage import LocalStage, Ranking, RankOrder
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec, input_column

@@ -24,7 +24,7 @@ from timerheap._states import KeyContext
 from timerheap.functions import BatchProcessFunction, Function
 from timerheap.spark._columns import AHEAD, AT, CHANNEL, HASH, KEPT, PACKED, SEEN, shown_name
 from timerheap.spark._compat import analyzed_plan, with_columns
-from timerheap.spark._exchange.frames import Broadcaster, Packer
+from timerheap.spark._exchange.packer import Broadcaster, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import named_column, quoted

@@ -20,7 +20,7 @@ from timerheap._states import EXPIRING
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._columns import AT
 from timerheap.spark._compat import in_types_of_spark
-from timerheap.spark._exchange.frames import Part, by_key_group, unpack, unpacked_rows
+from timerheap.spark._exchange.packer import Part, by_key_group, unpack, unpacked_rows
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.columns import python_values, row_class

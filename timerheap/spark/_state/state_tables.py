@@ -10,10 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._core import from_text
-from timerheap.spark._arrow import concatenated, fitting, narrow, narrow_column, wide_rows, widen
+from timerheap.spark._arrow import (
+    concatenated,
+    event_millis,
+    fitting,
+    narrow,
+    narrow_column,
+    wide_rows,
+    widen,
+)
 from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END, TIMER, VALUE
-from timerheap.spark._exchange.frames import event_millis, freeze_modules, key_hashes
+from timerheap.spark._exchange.codec import key_hashes
 from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
+from timerheap.spark._freezing import freeze_modules
 from timerheap.spark._group.checkpoint import MANIFEST, Chunks, Manifest, read_clock
 from timerheap.spark._group.chunks import (
     EVENT_EXPIRIES,
@@ -43,7 +52,7 @@ from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 INITIAL = "label int, key_group int, clock binary, contents binary"
 """What one key group of the checkpoint gives to one of the new query; the clock only once for each.
 
-The label is that of the partition that has the key group; see `timerheap.spark._exchange.frames.PACKED`.
+The label is that of the partition that has the key group; see `timerheap.spark._columns.PACKED`.
 """
 
 INITIAL_SCHEMA = pa.schema(

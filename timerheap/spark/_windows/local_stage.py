@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from timerheap._native._core import SliceGroups
-from timerheap.spark._arrow import view_of
+from timerheap.spark._arrow import event_millis, view_of
 from timerheap.spark._columns import ARRIVAL, ENDS, HASH, WINDOW
-from timerheap.spark._exchange.frames import event_millis
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec, input_column
 from timerheap.tvf import Partials, SliceAssigner
 from timerheap.tvf.columns import Groups

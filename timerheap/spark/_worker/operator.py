@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._compat import in_types_of_spark
-from timerheap.spark._exchange.frames import broadcast_rows, pairs_of, unpack, unpacked_rows
+from timerheap.spark._exchange.packer import broadcast_rows, pairs_of, unpack, unpacked_rows
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._process.wrapped_runners import Broadcasting, BroadcastRunner
@@ -51,7 +51,7 @@ def deferred(operator: StatefulProcessor) -> StatefulProcessor:
             if TaskContext.get() is None:
                 handle.getMapState(*state)
             else:
-                from timerheap.spark._exchange.frames import freeze_modules
+                from timerheap.spark._freezing import freeze_modules
 
                 freeze_modules(lambda: loads(pickled))
                 self._operator = loads(pickled)

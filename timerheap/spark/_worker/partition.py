@@ -16,7 +16,8 @@ from timerheap.functions import BatchProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._columns import TIME, shown_name
-from timerheap.spark._exchange.frames import Part, by_key_group, counts_of, merged
+from timerheap.spark._exchange.observations import counts_of, merged
+from timerheap.spark._exchange.packer import Part, by_key_group
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup, restore

@@ -1,4 +1,4 @@
-"""Arguments, retries and queues of asynchronous functions."""
+"""Arguments and retries of asynchronous functions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ from timerheap.async_io import (
     AsyncFunction,
     AsyncRetryStrategy,
     AsyncWaitOperator,
-    OrderedStreamElementQueue,
-    StreamElementQueue,
-    StreamRecord,
-    UnorderedStreamElementQueue,
-    Watermark,
     empty_result_predicate,
     has_exception_predicate,
 )
@@ -130,34 +125,3 @@ def test_an_invalid_watermark_raises_and_takes_no_capacity() -> None:
             await stream.process_element("a")
 
     run(main())
-
-
-@pytest.mark.parametrize("kind", [OrderedStreamElementQueue, UnorderedStreamElementQueue])
-def test_a_failing_operation_leaves_the_queue_unchanged(kind: type[StreamElementQueue[Any]]) -> None:
-    queue = kind(2)
-    future = queue.try_put(StreamRecord("a", 1))
-    barrier = queue.try_put(Watermark(5))
-    assert future is not None
-    assert barrier is not None
-    for bad in ("a", ("a", 1), 5, None):
-        with pytest.raises(TypeError, match="element must be a StreamRecord or a Watermark, got"):
-            queue.try_put(bad)  # type: ignore[arg-type]
-    assert queue.try_put(StreamRecord("b")) is None
-    with pytest.raises(TypeError, match="results must be a list, got None"):
-        future.complete(None)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match=r"results of Watermark\(timestamp=5\) must be set once"):
-        barrier.complete([])
-    assert (len(queue), queue.has_completed_elements(), queue.emit_completed_element()) == (2, False, [])
-    assert queue.values() == [StreamRecord("a", 1), Watermark(5)]
-    future.complete(iter(["x"]))
-    with pytest.raises(RuntimeError, match="must be set once; it is already complete"):
-        future.complete(["y"])
-    assert queue.emit_completed_element() == [StreamRecord("x", 1)]
-    assert queue.emit_completed_element() == [Watermark(5)]
-    assert (len(queue), queue.values()) == (0, [])
-
-
-@pytest.mark.parametrize("capacity", [0, -1])
-def test_a_queue_of_capacity_below_1_raises(capacity: int) -> None:
-    with pytest.raises(ValueError, match="capacity must be 1 or more"):
-        OrderedStreamElementQueue(capacity)

@@ -20,13 +20,13 @@ from timerheap.async_io import (
     AsyncFunction,
     AsyncRetryStrategy,
     AsyncWaitOperator,
-    QueueElement,
     StreamRecord,
     Watermark,
     empty_result_predicate,
     exception_type_predicate,
     has_exception_predicate,
 )
+from timerheap.async_io.element_queue import QueueElement
 
 
 async def feed(

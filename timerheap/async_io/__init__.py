@@ -2,15 +2,7 @@
 
 from timerheap._elements import StreamRecord, Watermark
 from timerheap.async_io.function import AsyncFunction
-from timerheap.async_io.operator import (
-    AsyncInput,
-    AsyncWaitOperator,
-    OrderedStreamElementQueue,
-    QueueElement,
-    ResultFuture,
-    StreamElementQueue,
-    UnorderedStreamElementQueue,
-)
+from timerheap.async_io.operator import AsyncInput, AsyncWaitOperator
 from timerheap.async_io.retry import (
     NO_RETRY_STRATEGY,
     AsyncRetryPredicate,
@@ -34,13 +26,8 @@ __all__ = [
     "ExponentialBackoffDelayRetryStrategy",
     "FixedDelayRetryStrategy",
     "NoRetryStrategy",
-    "OrderedStreamElementQueue",
-    "QueueElement",
-    "ResultFuture",
     "RetryPredicate",
-    "StreamElementQueue",
     "StreamRecord",
-    "UnorderedStreamElementQueue",
     "Watermark",
     "empty_result_predicate",
     "exception_type_predicate",

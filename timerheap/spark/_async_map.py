@@ -20,9 +20,9 @@ from timerheap.async_io import (
     AsyncFunction,
     AsyncRetryStrategy,
     AsyncWaitOperator,
-    QueueElement,
     StreamRecord,
 )
+from timerheap.async_io.element_queue import QueueElement
 from timerheap.async_io.function import as_async_function, finished
 from timerheap.functions import RuntimeContext
 from timerheap.spark._worker.output import ResultBuffer

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.flink import IndexedCombinedWatermarkStatus, WatermarkOutputMultiplexer
+from timerheap.flink import IndexedCombinedWatermarkStatus
+from timerheap.flink.watermark_outputs import WatermarkOutputMultiplexer
 from timerheap.watermarks import WatermarkStatus
 
 WATERMARKS = st.integers(-6, 12) | st.sampled_from([MIN_WATERMARK, MAX_WATERMARK])

@@ -1,4 +1,4 @@
-"""TimestampsAndWatermarksOperator: time characteristics, periodic watermarks and the end of the input."""
+"""TimestampsAndWatermarksOperator: timestamps, periodic watermarks and the end of the input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK, WatermarkStrategy
-from timerheap.flink import ManualProcessingTimeService, TimeCharacteristic, TimestampsAndWatermarksOperator
+from timerheap.flink import ManualProcessingTimeService, TimestampsAndWatermarksOperator
 from timerheap.flink.processing_time import SystemProcessingTimeService
 from timerheap.watermarks import TimestampAssigner, WatermarkGenerator, WatermarkOutput
 
@@ -19,7 +19,7 @@ MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
 
 
 def start(
-    strategy: WatermarkStrategy | None = MONOTONOUS, now: int = 1_000, **options: Any
+    strategy: Any = MONOTONOUS, now: int = 1_000, **options: Any
 ) -> tuple[TimestampsAndWatermarksOperator, ManualProcessingTimeService, Recorder]:
     clock, output = ManualProcessingTimeService(now), Recorder()
     operator = TimestampsAndWatermarksOperator(output, clock, strategy, **options)
@@ -46,7 +46,7 @@ def test_each_periodic_timer_registers_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval", "first"), [(None, 1_200), (50, 1_050), (datetime.timedelta(seconds=1), 2_000), (0, None)]
+    ("interval", "first"), [(200, 1_200), (50, 1_050), (datetime.timedelta(seconds=1), 2_000), (0, None)]
 )
 def test_the_first_periodic_watermark_comes_after_an_interval(interval: Any, first: int | None) -> None:
     operator, clock, output = start(auto_watermark_interval=interval)
@@ -115,7 +115,6 @@ def test_an_assigner_replaces_the_timestamp(assigner: Any) -> None:
     assert output.take() == [({"at": 70}, 70), 69]
 
 
-@pytest.mark.promises("PyFlink", "added", "RecordTimestampAssigner", note="as in Flink's Java API")
 def test_an_assigner_receives_the_previous_timestamp() -> None:
     strategy = MONOTONOUS.with_timestamp_assigner(lambda value, timestamp: timestamp + 1)
     operator, _, output = start(strategy)
@@ -132,17 +131,17 @@ def test_a_row_without_a_timestamp_has_min_watermark_as_in_flink() -> None:
 
 @pytest.mark.parametrize(("timestamp", "error"), [(2**63, OverflowError), (1.5, TypeError), ("1", TypeError)])
 def test_an_invalid_timestamp_raises_and_emits_no_row(timestamp: Any, error: type[Exception]) -> None:
-    processing_time = start(None, time_characteristic=TimeCharacteristic.PROCESSING_TIME)
-    for operator, _, output in (start(), processing_time):
-        with pytest.raises(error, match="timestamp"):
-            operator.process_element("row", timestamp)
-        assert output.take() == []
+    operator, _, output = start()
+    with pytest.raises(error, match="timestamp"):
+        operator.process_element("row", timestamp)
+    assert output.take() == []
     operator, _, output = start(MONOTONOUS.with_timestamp_assigner(lambda value, _: value))
     with pytest.raises(error, match="timestamp"):
         operator.process_element(timestamp)
     assert output.take() == []
 
 
+@pytest.mark.promises("PyFlink", "added", "Output.collect", note="as in Flink's Java API")
 def test_a_punctuated_watermark_comes_after_its_row() -> None:
     class Punctuated(WatermarkGenerator):
         def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
@@ -154,6 +153,9 @@ def test_a_punctuated_watermark_comes_after_its_row() -> None:
     assert output.take() == [("row", 5), 5, ("row", 3), ("row", 7), 7]
 
 
+@pytest.mark.promises(
+    "PyFlink", "added", "WatermarkStatus.IDLE", "WatermarkStatus.ACTIVE", note="as in Flink's Java API"
+)
 def test_a_stream_becomes_idle_and_active_again() -> None:
     operator, clock, output = start(MONOTONOUS.with_idleness(500), auto_watermark_interval=100)
     operator.process_element("a", 50)
@@ -167,13 +169,7 @@ def test_a_stream_becomes_idle_and_active_again() -> None:
     assert output.take() == [("b", 60), "active", 59]
 
 
-@pytest.mark.promises(
-    "PyFlink",
-    "added",
-    "WatermarkStrategy.with_wall_clock",
-    "WatermarksWithWallClock",
-    "Clock.get_current_processing_time",
-)
+@pytest.mark.promises("PyFlink", "added", "WatermarkStrategy.with_wall_clock")
 def test_a_quiet_stream_follows_the_clock() -> None:
     operator, clock, output = start(MONOTONOUS.with_wall_clock(500, 100))
     operator.process_element("a", 1_000)
@@ -226,58 +222,12 @@ def test_an_invalid_watermark_of_a_generator_raises() -> None:
     assert operator.current_watermark == MIN_WATERMARK
 
 
-def test_ingestion_time_follows_the_clock() -> None:
-    operator, clock, output = start(None, time_characteristic=TimeCharacteristic.INGESTION_TIME)
-    operator.process_element("a", 7)  # the previous timestamp is ignored
-    assert output.take() == [("a", 1_000), 800]
-    clock.set_current_time(1_190)
-    operator.process_element("b")
-    assert output.take() == [("b", 1_190), 1_000]
-    clock.set_current_time(1_600)  # without a row
-    assert output.take() == [1_200, 1_400]
-    operator.finish()
-    assert output.take() == [MAX_WATERMARK]
-
-
-def test_ingestion_time_without_an_interval_has_no_watermarks() -> None:
-    operator, clock, output = start(
-        None, time_characteristic=TimeCharacteristic.INGESTION_TIME, auto_watermark_interval=0
-    )
-    operator.process_element("a")
-    clock.advance(10_000)
-    assert output.take() == [("a", 1_000)]
-
-
-def test_processing_time_keeps_timestamps_and_has_no_watermarks() -> None:
-    operator, clock, output = start(None, time_characteristic=TimeCharacteristic.PROCESSING_TIME)
-    assert clock.get_active_timers() == []
-    operator.process_element("a", 7)
-    operator.process_element("b")
-    clock.advance(10_000)
-    operator.finish()
-    assert output.take() == [("a", 7), ("b", None), MAX_WATERMARK]
-
-
 @pytest.mark.parametrize(
     ("strategy", "options", "error", "message"),
     [
-        (None, {}, ValueError, "strategy must be a WatermarkStrategy in event time .*, got None"),
-        (
-            MONOTONOUS,
-            {"time_characteristic": TimeCharacteristic.INGESTION_TIME},
-            ValueError,
-            "strategy must be .* None otherwise, got .* in INGESTION_TIME",
-        ),
-        (
-            None,
-            {"time_characteristic": TimeCharacteristic.PROCESSING_TIME, "auto_watermark_interval": 5},
-            ValueError,
-            "auto_watermark_interval must be 0 in processing time, .*, got 5 ms",
-        ),
         (5_000, {}, TypeError, "strategy must be a WatermarkStrategy, got 5000"),
         (MONOTONOUS, {"auto_watermark_interval": -1}, ValueError, "auto_watermark_interval"),
         (MONOTONOUS, {"auto_watermark_interval": 0.2}, TypeError, "auto_watermark_interval"),
-        (MONOTONOUS, {"time_characteristic": "event"}, TypeError, "time_characteristic must be"),
     ],
 )
 def test_invalid_arguments_raise(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import Enum
-from typing import Protocol
 
 
 class Duration:
@@ -73,10 +72,3 @@ class TimeDomain(Enum):
 
     EVENT_TIME = 0
     PROCESSING_TIME = 1
-
-
-class Clock(Protocol):
-    """A source of processing time."""
-
-    def get_current_processing_time(self) -> int:
-        """Return the processing time, epoch milliseconds."""

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from output_recorder import Recorder
 
-from timerheap.flink import ManualProcessingTimeService, WatermarkOutputMultiplexer
+from timerheap.flink import ManualProcessingTimeService
+from timerheap.flink.watermark_operator import WatermarksWithIdleness
+from timerheap.flink.watermark_outputs import WatermarkOutputMultiplexer
 from timerheap.watermarks import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
     WatermarkGenerator,
-    WatermarksWithIdleness,
 )
 
 
@@ -75,9 +76,6 @@ class Multiplexer:
     "added",
     "AscendingTimestampsWatermarks",
     "BoundedOutOfOrdernessWatermarks",
-    "WatermarksWithIdleness",
-    "IdlenessTimer.activity",
-    "IdlenessTimer.check_if_idle",
     "WatermarkOutput.emit_watermark",
     "WatermarkOutput.mark_idle",
     "WatermarkOutput.mark_active",

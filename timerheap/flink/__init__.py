@@ -34,13 +34,11 @@ from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.flink.timer_service_manager import InternalTimeServiceManager
 from timerheap.flink.valves import IndexedCombinedWatermarkStatus, StatusWatermarkValve
-from timerheap.flink.watermark_operator import TimeCharacteristic, TimestampsAndWatermarksOperator
-from timerheap.flink.watermark_outputs import BroadcastingOutput, WatermarkOutputMultiplexer
+from timerheap.flink.watermark_operator import TimestampsAndWatermarksOperator
 from timerheap.hashing import java_hash_code
 from timerheap.watermarks.valve import ChannelExplanation, Explanation
 
 __all__ = [
-    "BroadcastingOutput",
     "ChannelExplanation",
     "Explanation",
     "IndexedCombinedWatermarkStatus",
@@ -61,14 +59,12 @@ __all__ = [
     "StreamElement",
     "StreamRecord",
     "SystemProcessingTimeService",
-    "TimeCharacteristic",
     "TimerQueue",
     "TimerSerializer",
     "TimestampsAndWatermarksOperator",
     "Triggerable",
     "TypeSerializer",
     "Watermark",
-    "WatermarkOutputMultiplexer",
     "assign_key_to_parallel_operator",
     "assign_to_key_group",
     "compute_default_max_parallelism",

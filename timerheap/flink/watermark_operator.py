@@ -2,83 +2,115 @@
 
 from __future__ import annotations
 
-import enum
 from datetime import timedelta
 from typing import Any
 
 from timerheap._arguments import int64, not_negative
 from timerheap.flink.processing_time import Cancellable, ProcessingTimeService
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.watermarks.generators import (
-    NoWatermarks,
-    WatermarkGenerator,
-    WatermarksWithIdleness,
-    WatermarksWithMaxAhead,
-    WatermarksWithWallClock,
-)
+from timerheap.watermarks.generators import WatermarkGenerator
 from timerheap.watermarks.output import Output, WatermarkOutput
-from timerheap.watermarks.strategy import (
-    RecordTimestampAssigner,
-    TimestampAssigner,
-    WatermarkStrategy,
-)
-
-
-class IngestionTime(TimestampAssigner, WatermarkGenerator):
-    """Assigns timestamps and generates watermarks from a clock; ingestion time never goes back.
-
-    The watermark is the last multiple of the interval that the clock has passed, with or without rows. It is
-    emitted by the next row or the next periodic emit. Since the clock has passed it, no row with the same
-    timestamp can be late.
-
-    interval: milliseconds; 0 for no watermarks
-
-    Notes
-    -----
-    Flink: ``IngestionTimeAssigner`` and ``StreamSourceContexts.AutomaticWatermarkContext``. The latter emits
-    a multiple one millisecond earlier if a row arrives at exactly that time, and rows are late if the clock
-    is set back behind a watermark.
-    """
-
-    def __init__(self, clock: ProcessingTimeService, interval: int) -> None:
-        self._clock = clock
-        self._interval = interval
-        self._now = MIN_WATERMARK
-        self._last = MIN_WATERMARK
-
-    def _time(self) -> int:
-        self._now = max(self._now, self._clock.get_current_processing_time())
-        return self._now
-
-    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        return self._time()
-
-    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        self.on_periodic_emit(output)
-
-    def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        if not self._interval:
-            return
-        over = self._time() - 1
-        watermark = over - over % self._interval
-        if watermark > self._last:
-            self._last = watermark
-            output.emit_watermark(watermark)
-
+from timerheap.watermarks.strategy import WatermarkStrategy
 
 DEFAULT_AUTO_WATERMARK_INTERVAL = 200
 """Milliseconds between periodic watermarks; Flink's ``pipeline.auto-watermark-interval``."""
 
 
-class TimeCharacteristic(enum.Enum):
-    """The meaning of time in a stream (Flink's ``TimeCharacteristic``)."""
+class IdlenessTimer:
+    """Detects when there was no activity for longer than a timeout, in ms (Flink's class of that name).
 
-    PROCESSING_TIME = enum.auto()
-    """The time of the clock: rows keep their timestamps, and there are no watermarks."""
-    INGESTION_TIME = enum.auto()
-    """The time at which a row arrives: the clock provides timestamps and watermarks."""
-    EVENT_TIME = enum.auto()
-    """The time of the event: the strategy provides timestamps and watermarks."""
+    The timeout starts at the first check without activity since the previous check.
+    """
+
+    def __init__(self, clock: ProcessingTimeService, max_idle_time: int) -> None:
+        self._clock = clock
+        self._max_idle_time = max_idle_time
+        self._active = False
+        self._inactive_since = 0  # 0 means unset, as in Flink, so a clock at 0 does not start the timeout
+
+    def activity(self) -> None:
+        """Record activity."""
+        self._active = True
+
+    def check_if_idle(self) -> bool:
+        """Return whether there was no activity for longer than the timeout."""
+        if self._active:
+            self._active = False
+            self._inactive_since = 0
+            return False
+        now = self._clock.get_current_processing_time()
+        if self._inactive_since == 0:
+            self._inactive_since = now
+            return False
+        return now - self._inactive_since > self._max_idle_time
+
+
+class WatermarksWithIdleness(WatermarkGenerator):
+    """Marks its output idle after a timeout without rows, in ms (Flink's class of that name).
+
+    While it is idle, it emits no periodic watermarks. The next row ends the idleness, and the next watermark
+    that rises makes the output active.
+    """
+
+    def __init__(
+        self, watermarks: WatermarkGenerator, idle_timeout: int, clock: ProcessingTimeService
+    ) -> None:
+        self._watermarks = watermarks
+        self._timer = IdlenessTimer(clock, idle_timeout)
+        self._is_idle = False
+
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
+        self._watermarks.on_event(event, timestamp, output)
+        self._timer.activity()
+        self._is_idle = False
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        if not self._timer.check_if_idle():
+            self._watermarks.on_periodic_emit(output)
+        elif not self._is_idle:
+            output.mark_idle()
+            self._is_idle = True
+
+
+class WatermarksWithWallClock(WatermarkGenerator):
+    """Follows the clock at a distance of `lag` ms after `after` ms without rows."""
+
+    def __init__(
+        self, watermarks: WatermarkGenerator, after: int, lag: int, clock: ProcessingTimeService
+    ) -> None:
+        self._watermarks = watermarks
+        self._after, self._lag = after, lag
+        self._clock = clock
+        self._active_at = clock.get_current_processing_time()
+
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
+        self._watermarks.on_event(event, timestamp, output)
+        self._active_at = self._clock.get_current_processing_time()
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        self._watermarks.on_periodic_emit(output)
+        now = self._clock.get_current_processing_time()
+        if now - self._active_at >= self._after:
+            output.emit_watermark(now - self._lag)
+
+
+class WatermarksWithMaxAhead(WatermarkGenerator):
+    """Hides timestamps more than `max_ahead` ms in the future from a generator, and counts them."""
+
+    def __init__(self, watermarks: WatermarkGenerator, max_ahead: int, clock: ProcessingTimeService) -> None:
+        self.ahead_rows = 0
+        self._watermarks = watermarks
+        self._max_ahead = max_ahead
+        self._clock = clock
+
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
+        if timestamp > self._clock.get_current_processing_time() + self._max_ahead:
+            self.ahead_rows += 1
+        else:
+            self._watermarks.on_event(event, timestamp, output)
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        self._watermarks.on_periodic_emit(output)
 
 
 class TimestampsAndWatermarksOperator:
@@ -93,19 +125,15 @@ class TimestampsAndWatermarksOperator:
     output : Output
         Receives each row, then its watermark and status.
     clock : ProcessingTimeService
-    strategy : WatermarkStrategy, optional
-        Provides timestamps, watermarks, the idle timeout and `WatermarkStrategy.max_ahead`. Required in event
-        time, and not allowed otherwise.
-    time_characteristic : TimeCharacteristic, default EVENT_TIME
-    auto_watermark_interval : int, datetime.timedelta or str, optional
-        Interval between periodic watermarks, an int in milliseconds; 0 for none. The default is 200, or 0 in
-        processing time.
+    strategy : WatermarkStrategy
+        Provides timestamps, watermarks, the idle timeout and `WatermarkStrategy.max_ahead`.
+    auto_watermark_interval : int, datetime.timedelta or str, default 200
+        Interval between periodic watermarks, an int in milliseconds; 0 for none.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is invalid, `strategy` is missing in event time or present otherwise, or the interval
-        is not 0 in processing time.
+        If an argument is invalid.
 
     Notes
     -----
@@ -147,33 +175,19 @@ class TimestampsAndWatermarksOperator:
         self,
         output: Output,
         clock: ProcessingTimeService,
-        strategy: WatermarkStrategy | None = None,
+        strategy: WatermarkStrategy,
         *,
-        time_characteristic: TimeCharacteristic = TimeCharacteristic.EVENT_TIME,
-        auto_watermark_interval: int | timedelta | str | None = None,
+        auto_watermark_interval: int | timedelta | str = DEFAULT_AUTO_WATERMARK_INTERVAL,
     ) -> None:
+        if not isinstance(strategy, WatermarkStrategy):
+            raise TypeError(f"strategy must be a WatermarkStrategy, got {strategy!r}")
         self._output = output
         self._clock = clock
-        self._interval = _interval(time_characteristic, auto_watermark_interval)
+        self._interval = not_negative("auto_watermark_interval", auto_watermark_interval)
         self._emitter = _WatermarkEmitter(output)
-        self._guard: WatermarksWithMaxAhead | None = None
-        self._assigner: TimestampAssigner | None = None
-        self._generator: WatermarkGenerator = NoWatermarks()
         self._timer: Cancellable | None = None
-        if (strategy is None) is (time_characteristic is TimeCharacteristic.EVENT_TIME):
-            raise ValueError(
-                "strategy must be a WatermarkStrategy in event time and None otherwise, "
-                f"got {strategy!r} in {time_characteristic.name}"
-            )
-        if strategy is not None:
-            if not isinstance(strategy, WatermarkStrategy):
-                raise TypeError(f"strategy must be a WatermarkStrategy, got {strategy!r}")
-            self._use(strategy)
-        elif time_characteristic is TimeCharacteristic.INGESTION_TIME:
-            self._assigner = self._generator = IngestionTime(clock, self._interval)
-
-    def _use(self, strategy: WatermarkStrategy) -> None:
-        self._assigner = strategy.timestamp_assigner or RecordTimestampAssigner()
+        self._assigner = strategy.timestamp_assigner
+        self._guard: WatermarksWithMaxAhead | None = None
         self._generator = strategy.create_watermark_generator()
         if strategy.max_ahead is not None:
             self._generator = self._guard = WatermarksWithMaxAhead(
@@ -206,21 +220,17 @@ class TimestampsAndWatermarksOperator:
         ----------
         value : object
         timestamp : int, optional
-            The previous timestamp of the row, epoch milliseconds. In event time, a row without a timestamp
-            has MIN_WATERMARK unless an assigner provides one, as in Flink.
+            The previous timestamp of the row, epoch milliseconds. A row without a timestamp has
+            MIN_WATERMARK unless an assigner provides one, as in Flink.
 
         Raises
         ------
         TypeError, OverflowError
             If the timestamp is not an int64. The row is not emitted then.
         """
-        if timestamp is not None:
-            timestamp = int64("timestamp", timestamp)
-        if self._assigner is None:
-            self._output.collect(value, timestamp)
-            return
-        before = MIN_WATERMARK if timestamp is None else timestamp
-        at = int64("timestamp", self._assigner.extract_timestamp(value, before))
+        at = MIN_WATERMARK if timestamp is None else int64("timestamp", timestamp)
+        if self._assigner is not None:
+            at = int64("timestamp", self._assigner.extract_timestamp(value, at))
         self._output.collect(value, at)
         self._generator.on_event(value, at, self._emitter)
 
@@ -285,17 +295,3 @@ class _WatermarkEmitter:
         if self._is_idle:
             self._is_idle = False
             self._output.mark_active()
-
-
-def _interval(time_characteristic: TimeCharacteristic, interval: int | timedelta | str | None) -> int:
-    if not isinstance(time_characteristic, TimeCharacteristic):
-        raise TypeError(f"time_characteristic must be a TimeCharacteristic, got {time_characteristic!r}")
-    in_processing_time = time_characteristic is TimeCharacteristic.PROCESSING_TIME
-    if interval is None:
-        return 0 if in_processing_time else DEFAULT_AUTO_WATERMARK_INTERVAL
-    ms = not_negative("auto_watermark_interval", interval)
-    if in_processing_time and ms:
-        raise ValueError(
-            f"auto_watermark_interval must be 0 in processing time, which has no watermarks, got {ms} ms"
-        )
-    return ms

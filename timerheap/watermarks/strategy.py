@@ -47,13 +47,6 @@ class TimestampAssigner(ABC):
         return f"{type(self).__name__}()"
 
 
-class RecordTimestampAssigner(TimestampAssigner):
-    """Keeps the previous timestamp of each row (Flink's ``RecordTimestampAssigner``)."""
-
-    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        return record_timestamp
-
-
 class WatermarkStrategy:
     """Defines the timestamps and watermarks of a stream (``pyflink.common.WatermarkStrategy``).
 

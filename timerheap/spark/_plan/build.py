@@ -31,12 +31,13 @@ from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.named_columns import Columns, map_batches
 from timerheap.spark._plan.outputs import results_of, with_side_column
 from timerheap.spark._plan.progress import observed, output_type
+from timerheap.spark._plan.run_checks import mail
 from timerheap.spark._query import ProcessorWork, Query, TimeColumn, TimeMode, WindowWork
 from timerheap.spark._settings import check_settings, is_encrypted
 from timerheap.spark._state.checkpoint_reader import CheckpointState, starting_group, starting_partitions
 from timerheap.spark._state.initial_state import InitialState, starting_tables
 from timerheap.spark._windows.local_stage import LocalStage
-from timerheap.spark._worker.driver_mail import Mail, Telling, mail
+from timerheap.spark._worker.driver_mail import Mail, Telling
 from timerheap.spark._worker.operator import BatchOperator, StreamingOperator, deferred
 from timerheap.spark._worker.states import BatchGroupRuntimeContext, GroupRuntimeContext
 from timerheap.state_ttl import StateTtlConfig

@@ -33,7 +33,7 @@ from timerheap.spark._processors.processor_records import FrameRecords, Records,
 from timerheap.spark._processors.spark_values import UnsafeOrder, reader_of
 from timerheap.spark._processors.value_list_map_states import Scope
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query
-from timerheap.spark._worker.driver_mail import reported
+from timerheap.spark._worker.function_errors import reported
 from timerheap.spark._worker.live_groups import LiveGroups
 from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_frames
 from timerheap.spark._worker.partition import Partition

@@ -23,13 +23,13 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import expect_initial_state, hashed, packed
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, ungrouped
 from timerheap.spark._plan.progress import observed, output_type
+from timerheap.spark._plan.run_checks import mail
 from timerheap.spark._processors.processor_handle import ProcessorHandle
 from timerheap.spark._processors.processor_partition import BatchProcessorOperator, initial_query
 from timerheap.spark._processors.value_list_map_states import Scope
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query, TimeMode
 from timerheap.spark._settings import check_settings, frame_settings, is_encrypted
 from timerheap.spark._state.initial_state import InitialState, processor_group, starting_tables
-from timerheap.spark._worker.driver_mail import mail
 from timerheap.spark._worker.operator import StreamingOperator, deferred
 
 _TIME_MODES: dict[str, TimeMode] = {

@@ -26,7 +26,8 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._process.wrapped_runners import Broadcasting, BroadcastRunner
 from timerheap.spark._query import ProcessorWork, Query, WindowWork
 from timerheap.spark._worker.batch_runner import BatchRunner
-from timerheap.spark._worker.driver_mail import DRAINED, Mail, reported
+from timerheap.spark._worker.driver_mail import DRAINED, Mail
+from timerheap.spark._worker.function_errors import reported
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import FunctionPartition, Runner, run_key_group
@@ -56,7 +57,7 @@ def deferred(operator: StatefulProcessor) -> StatefulProcessor:
                 freeze_modules(lambda: loads(pickled))
                 self._operator = loads(pickled)
                 self._operator.init(handle)
-                from timerheap.spark._worker.driver_mail import reported
+                from timerheap.spark._worker.function_errors import reported
 
                 self._reported = reported
 

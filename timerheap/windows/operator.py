@@ -99,8 +99,8 @@ class WindowOperator:
     assigner also O(the key's sessions in flight). A firing costs O(1), or O(elements) if the window keeps all
     its elements.
 
-    The contents of windows are kept in map states of the key. On Spark, the map of a key is one value in the
-    checkpoint, so a batch that changes one window of a key writes all windows of that key.
+    The contents of windows are kept in map states of the key, by window. On Spark, a micro-batch writes the
+    entries that it has changed, and no other windows of the key.
 
     The operator uses the timers of the function. Windows share one timer for each timestamp, which is deleted
     when no window needs it any more. The function must not register its own timers at the same timestamps,

@@ -139,9 +139,9 @@ def window_operator(
     -----
     Semantics: Flink's ``WindowOperator`` (`timerheap.windows.WindowOperator`), run inside a
     KeyedProcessFunction by `timerheap.spark.process`. Python handles rows one at a time; the cost per row is
-    proportional to the number of its windows. In the checkpoint the accumulators of all windows of a key are
-    one value, and so are their rows. A micro-batch with rows of a key writes the whole value, so prefer an
-    AggregateFunction for large windows. Timestamps in rows are naive and local, as everywhere in PySpark.
+    proportional to the number of its windows. A micro-batch writes the accumulators that it has changed and
+    the rows that it has added, and a firing reads all that its window keeps, so prefer an AggregateFunction
+    for large windows. Timestamps in rows are naive and local, as everywhere in PySpark.
 
     Examples
     --------

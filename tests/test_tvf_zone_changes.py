@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,21 +10,21 @@ from tvf_model import CHANGES, Model, passes_at, to_local
 
 from timerheap import MAX_WATERMARK
 from timerheap.tvf import (
-    Count,
     CumulativeSliceAssigner,
     GlobalWindowAggregate,
     HoppingSliceAssigner,
     SessionWindowAggregate,
-    SliceAssigner,
     TumblingSliceAssigner,
     WindowResults,
 )
+from timerheap.tvf.aggregates import Count
+from timerheap.tvf.slices import SliceAssigner
 
 MINUTE = 60_000
 DELAY = 20 * MINUTE
 KINDS: dict[str, tuple[Callable[..., SliceAssigner], list[int]]] = {
     "TUMBLE": (TumblingSliceAssigner, [30]),
-    "HOP": (partial(HoppingSliceAssigner, any_size=True), [75, 30]),
+    "HOP": (HoppingSliceAssigner, [75, 30]),
     "CUMULATE": (CumulativeSliceAssigner, [1_440, 30]),
 }
 

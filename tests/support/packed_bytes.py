@@ -14,7 +14,9 @@ from timerheap.spark._columns import AHEAD, CHANNEL, INPUT, KEPT
 from timerheap.spark._exchange.packer import Broadcaster, Packer
 from timerheap.spark._windows.local_stage import LocalStage
 from timerheap.spark._windows.partial_columns import WindowSpec
-from timerheap.tvf import CountDistinct, Max, Sum, TumblingSliceAssigner
+from timerheap.tvf import TumblingSliceAssigner
+from timerheap.tvf.aggregates import Max, Sum
+from timerheap.tvf.distinct import CountDistinct
 
 ROWS = 500
 

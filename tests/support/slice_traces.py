@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from timerheap.tvf import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner, TumblingSliceAssigner
+from timerheap.tvf import CumulativeSliceAssigner, HoppingSliceAssigner, TumblingSliceAssigner
+from timerheap.tvf.slices import SliceAssigner
 
 
 def assigner(trace: dict[str, Any]) -> SliceAssigner:

@@ -1,16 +1,19 @@
-"""SQL's COUNT, SUM, AVG, MIN, MAX, variances and deviations."""
+"""Aggregates: SQL's COUNT, SUM, AVG, MIN, MAX, variances and deviations, and functions in Python."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from timerheap.tvf.aggregate import (
+from timerheap.functions import AggregateFunction
+from timerheap.tvf.accumulators import (
     Accumulators,
+    Aggregate,
     Cells,
     Field,
     FieldAggregate,
@@ -18,6 +21,7 @@ from timerheap.tvf.aggregate import (
     scan_by_doubling,
 )
 from timerheap.tvf.columns import Groups, Nullable
+from timerheap.tvf.distinct import ApproxCountDistinct, CountDistinct
 
 _INT64 = np.dtype(np.int64)
 _LOW = 0xFFFFFFFF
@@ -31,22 +35,7 @@ def _counter(name: str = "count") -> Field:
 
 
 class Count(FieldAggregate):
-    """COUNT(*), or COUNT of a column's values that are not null.
-
-    Parameters
-    ----------
-    column : str, optional
-        The column; without one, rows are counted.
-
-    Examples
-    --------
-    >>> from timerheap.tvf import Aggregation
-    >>> counts = Aggregation([Count(), Count("delay")])
-    >>> flights = counts.accumulate([7, 7], np.array([60, 60]), {"delay": [12, None]})
-    >>> counts.results(flights)
-    (masked_array(data=[2], mask=False, fill_value=999999), masked_array(data=[1], mask=False,
-    fill_value=999999))
-    """
+    """COUNT(*), or COUNT of a column's values that are not null."""
 
     def __init__(self, column: str | None = None) -> None:
         columns = () if column is None else (column,)
@@ -65,25 +54,9 @@ class Count(FieldAggregate):
 class Sum(FieldAggregate):
     """SUM of a column; null where all values are null.
 
-    Parameters
-    ----------
-    column : str
-        The column to add up.
-    dtype : dtype
-        int64: exact, with an OverflowError where the sum does not fit; float64; or object, for decimals.
-
-    Notes
-    -----
     A sum of int64 is kept in two halves, which cannot overflow with fewer than 2**31 rows. Only the result
-    can be out of range, so rows that cancel each other out may arrive in any order. A sum of decimals is
-    exact, whatever the decimal context.
-
-    Examples
-    --------
-    >>> from timerheap.tvf import Aggregation
-    >>> total = Aggregation([Sum("v", np.int64)])
-    >>> total.results(total.accumulate([7, 7, 7], np.array([60] * 3), {"v": [2**63 - 1, 1, -2]}))[0].item()
-    9223372036854775806
+    can be out of range, so rows that cancel each other out may arrive in any order. A sum of decimals (of
+    dtype object) is exact, whatever the decimal context.
     """
 
     function = "sum"
@@ -140,22 +113,7 @@ class Sum(FieldAggregate):
 class Avg(Sum):
     """AVG of a column: int64 truncated toward zero for int64 (as in Flink), otherwise the quotient.
 
-    Parameters
-    ----------
-    column : str
-        The column to average.
-    dtype : dtype
-        As in `Sum`, but an average of int64 cannot overflow. With float64, integers are not truncated.
-    scale : int, default 6
-        Digits after the point of an average of decimals, which is rounded half up, as in Spark.
-
-    Examples
-    --------
-    >>> from timerheap.tvf import Aggregation
-    >>> average = Aggregation([Avg("delay", np.int64), Avg("delay", np.float64)])
-    >>> results = average.results(average.accumulate([7, 7], np.array([60, 60]), {"delay": [-1, -2]}))
-    >>> results[0].item(), results[1].item()
-    (-1, -1.5)
+    An average of decimals is rounded half up to `scale` digits after the point, as in Spark.
     """
 
     function = "avg"
@@ -189,23 +147,7 @@ class Avg(Sum):
 
 
 class Min(FieldAggregate):
-    """MIN of a column; null where all values are null; NaN is greater than any number, as in Spark.
-
-    Parameters
-    ----------
-    column : str
-        The column whose minimum is computed.
-    dtype : dtype
-        int64, float64, or object for any values that can be compared.
-
-    Examples
-    --------
-    >>> from timerheap.tvf import Aggregation
-    >>> extremes = Aggregation([Min("delay", np.float64), Max("delay", np.float64)])
-    >>> delays = extremes.accumulate([7, 7], np.array([60, 60]), {"delay": [1.5, np.nan]})
-    >>> [result.item() for result in extremes.results(delays)]
-    [1.5, nan]
-    """
+    """MIN of a column; null where all values are null; NaN is greater than any number, as in Spark."""
 
     function = "min"
 
@@ -232,13 +174,7 @@ class Min(FieldAggregate):
 
 
 class Max(Min):
-    """MAX of a column; otherwise like `Min`.
-
-    Parameters
-    ----------
-    column, dtype
-        As in `Min`.
-    """
+    """MAX of a column; otherwise like `Min`."""
 
     function = "max"
 
@@ -285,30 +221,12 @@ def _exact(halves: Sequence[Any], at: int) -> int:
     return (int(halves[0][at]) << 32) + int(halves[1][at])
 
 
-_FLOAT64 = np.dtype(np.float64)
-
-
 class VarPop(FieldAggregate):
     """VAR_POP of a column: the mean squared distance from the mean; null where there is no value.
 
-    Parameters
-    ----------
-    column : str
-        A numeric column, converted to float64.
-
-    Notes
-    -----
     An accumulator is the count, the mean and the sum of squared distances from the mean, computed in two
     passes over a batch and merged by the formulas of Chan, Golub and LeVeque (1979), so a small variance
     around a large mean is accurate.
-
-    Examples
-    --------
-    >>> from timerheap.tvf import Aggregation
-    >>> spread = Aggregation([VarPop("v"), StddevSamp("v")])
-    >>> values = spread.accumulate([7, 7, 7], np.array([60] * 3), {"v": [1e9, 1e9 + 1, 1e9 + 2]})
-    >>> [result.item() for result in spread.results(values)]
-    [0.6666666666666666, 1.0]
     """
 
     function: ClassVar[str] = "var_pop"
@@ -349,39 +267,21 @@ class VarPop(FieldAggregate):
 
 
 class VarSamp(VarPop):
-    """VAR_SAMP of a column: like `VarPop`, but divided by the count minus 1; null for a single value.
-
-    Parameters
-    ----------
-    column : str
-        A numeric column, converted to float64.
-    """
+    """VAR_SAMP of a column: like `VarPop`, but divided by the count minus 1; null for a single value."""
 
     function = "var_samp"
     _sample = 1
 
 
 class StddevPop(VarPop):
-    """STDDEV_POP of a column: the square root of `VarPop`.
-
-    Parameters
-    ----------
-    column : str
-        A numeric column, converted to float64.
-    """
+    """STDDEV_POP of a column: the square root of `VarPop`."""
 
     function = "stddev_pop"
     _root = True
 
 
 class StddevSamp(VarSamp):
-    """STDDEV_SAMP of a column: the square root of `VarSamp`.
-
-    Parameters
-    ----------
-    column : str
-        A numeric column, converted to float64.
-    """
+    """STDDEV_SAMP of a column: the square root of `VarSamp`."""
 
     function = "stddev_samp"
     _root = True
@@ -431,3 +331,116 @@ def _chan(left: Cells, right: Cells) -> Cells:
             left[2] + right[2] + np.where((left[0] == 0) | (right[0] == 0), 0, away * away * left[0] * weight)
         )
     return count, mean, m2
+
+
+class PythonAggregate(FieldAggregate):
+    """A Python aggregate function, called for every row: with a value, or a tuple of several columns.
+
+    Accumulators are copied with `copy.deepcopy` before they are merged, so a function that modifies them or
+    fails leaves the operator's state unchanged.
+    """
+
+    def __init__(self, function: AggregateFunction, *columns: str) -> None:
+        for method in ("create_accumulator", "add", "get_result", "merge"):
+            if not callable(getattr(function, method, None)):
+                raise TypeError(f"function must have a method {method}, got {function!r}")
+        if not columns:
+            raise TypeError("columns must name at least one input column for the function, got none")
+        self.function = function
+        merge = object_ufunc(lambda a, b: function.merge(deepcopy(a), deepcopy(b)))
+        accumulator = Field("accumulator", np.dtype(object), merge, None)
+        name = f"{type(function).__name__}({', '.join(columns)})"
+        super().__init__(columns, object, name, [accumulator])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.function, *self.columns), {"name": self.name}
+
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
+        """Call the function for each row, in arrival order."""
+        columns = [_with_nones(values)[groups.order].tolist() for values in inputs]
+        rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        function: Any = self.function
+        made = np.empty(len(groups.starts), object)
+        ranges = zip(groups.starts.tolist(), (groups.starts + groups.sizes).tolist(), strict=True)
+        for group, (start, end) in enumerate(ranges):
+            accumulator = function.create_accumulator()
+            for row in range(start, end):
+                accumulator = function.add(rows[row], accumulator)
+            made[group] = accumulator
+        return (made,)
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Call the function's `get_result` for each accumulator; None is null."""
+        results = np.empty(len(accumulators[0]), object)
+        for at, accumulator in enumerate(np.asarray(accumulators[0]).tolist()):
+            results[at] = self.function.get_result(deepcopy(accumulator))
+        return np.ma.masked_array(results, [value is None for value in results.tolist()])
+
+
+def _with_nones(values: Nullable) -> NDArray[Any]:
+    filled = values.values.astype(object)
+    filled[~values.valid] = None
+    return filled
+
+
+BUILT_IN: dict[str, Callable[[str, DTypeLike], Aggregate]] = {
+    "count": lambda column, dtype: Count(column),
+    "sum": Sum,
+    "avg": Avg,
+    "min": Min,
+    "max": Max,
+    "var_samp": lambda column, dtype: VarSamp(column),
+    "var_pop": lambda column, dtype: VarPop(column),
+    "stddev_samp": lambda column, dtype: StddevSamp(column),
+    "stddev_pop": lambda column, dtype: StddevPop(column),
+    "count_distinct": CountDistinct,
+    "approx_count_distinct": ApproxCountDistinct,
+}
+"""The functions of SQL by name, each made of the input column and its dtype."""
+
+
+def aggregate(function: str | AggregateFunction, *columns: str, dtype: DTypeLike = np.float64) -> Aggregate:
+    """Return an aggregate to compute for each window: a function of SQL, or your own in Python.
+
+    Parameters
+    ----------
+    function : str or AggregateFunction
+        "count", "sum", "avg", "min", "max", "var_samp", "var_pop", "stddev_samp", "stddev_pop",
+        "count_distinct" or "approx_count_distinct" (a sketch of bounded size, which needs the package
+        ``datasketches``); or an object with the methods of `timerheap.AggregateFunction`, which is called for
+        every row.
+    *columns : str
+        The input column, or none for "count" of all rows. Nulls are ignored. A Python function gets the value
+        of one column, or a tuple of several, with None for null.
+    dtype : dtype, default float64
+        What the input of a function of SQL is converted to: int64, for exact integers; float64; or object,
+        for decimals, strings and other values. Python functions take any input.
+
+    Returns
+    -------
+    Aggregate
+        An argument for `GlobalWindowAggregate` and `SessionWindowAggregate`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the function, its columns or the dtype are not as above.
+    ImportError
+        If ``datasketches`` is missing.
+
+    Examples
+    --------
+    >>> aggregate("count"), aggregate("sum", "delay", dtype=np.int64)
+    (count(*), sum(delay))
+    """
+    if not isinstance(function, str):
+        return PythonAggregate(function, *columns)
+    if function not in BUILT_IN:
+        raise ValueError(
+            f"function must be one of {', '.join(BUILT_IN)}, or an AggregateFunction, got {function!r}"
+        )
+    if function == "count" and not columns:
+        return Count()
+    if len(columns) != 1:
+        raise TypeError(f"columns must be one input column for {function}, got {columns!r}")
+    return BUILT_IN[function](columns[0], dtype)

@@ -1,8 +1,8 @@
-"""Columns of rows and accumulators: nullable values, groups and multisets."""
+"""Columns of rows and accumulators: checked integers and values, groups and multisets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +10,89 @@ from numpy.typing import DTypeLike, NDArray
 
 from timerheap._native._core import SliceGroups
 
+Int64s = NDArray[np.int64] | Sequence[int]
 _KINDS = {"i": "integers", "f": "numbers"}
 _FEW = 1000  # rows that are sorted at once
 _OBJECT_BYTES = 64  # estimated size of a Python object, without the pointer to it
+
+
+def column(name: str, values: Int64s | int, length: int | None = None) -> NDArray[np.int64]:
+    """Convert integers of any width to a column of int64; raise an error that names the argument.
+
+    A single int is repeated `length` times.
+
+    Examples
+    --------
+    >>> column("timestamps", [1, 2])
+    array([1, 2])
+    >>> column("timestamps", [1.5])
+    Traceback (most recent call last):
+    TypeError: timestamps must be integers (int64), got float64
+    """
+    array = np.asarray(values)
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError(f"{name} must not be null, got {int(values.mask.sum())} nulls; filter them out")
+    if length is not None and array.ndim == 0:
+        array = np.broadcast_to(array, length)
+    if not array.size:
+        array = array.astype(np.int64)
+    if array.dtype == object or array.dtype == np.uint64:
+        try:
+            array = np.array([int.__index__(value) for value in array.tolist()], np.int64)
+        except (TypeError, OverflowError) as error:
+            raise type(error)(
+                f"{name} must be integers that fit into 64 bits, got {array.tolist()!r}"
+            ) from None
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers (int64), got {array.dtype}")
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
+    if length is not None and len(array) != length:
+        raise ValueError(f"{name} must have {length} rows, like the other columns, got {len(array)}")
+    return array.astype(np.int64, copy=False)
+
+
+def add(values: NDArray[np.int64], by: NDArray[np.int64] | int, what: str) -> NDArray[np.int64]:
+    """Add two columns, or a number to a column; an OverflowError names `what` and the values.
+
+    Examples
+    --------
+    >>> add(np.array([1, 2**63 - 1]), 1, "a window's end")
+    Traceback (most recent call last):
+    OverflowError: a window's end must fit into int64, got 9223372036854775807 + 1
+    """
+    addends = np.asarray(by, np.int64)  # with a Python int, NumPy would raise its own error
+    total: NDArray[np.int64] = values + addends
+    if not addends.ndim and _fits(values, lambda value: value + int(addends)):
+        return total
+    wrong = ((values ^ total) & (addends ^ total)) < 0
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        addend = int(np.broadcast_to(addends, values.shape)[at])
+        raise OverflowError(f"{what} must fit into int64, got {int(values[at])} + {addend}")
+    return total
+
+
+def floor_to(values: NDArray[np.int64], step: int, offset: int, what: str) -> NDArray[np.int64]:
+    """Round down to the multiples of `step`, shifted by `offset` (Flink: ``getWindowStartWithOffset``).
+
+    Examples
+    --------
+    >>> floor_to(np.array([-1, 0, 7, 12]), 10, 2, "a window's start")
+    array([-8, -8,  2, 12])
+    """
+    shift = offset % step
+    if _fits(values, lambda value: (value - shift) // step * step):
+        return (values - shift) // step * step + shift
+    remainder = np.mod(np.mod(values, step) - shift, step)
+    return add(values, -remainder, what)
+
+
+def _fits(values: NDArray[np.int64], function: Callable[[int], int]) -> bool:
+    """Return whether the results of a function that never falls fit into int64."""
+    limits = np.iinfo(np.int64)
+    ends = (int(values.min()), int(values.max())) if len(values) else ()
+    return all(limits.min <= function(value) <= limits.max for value in ends)
 
 
 class Nullable(NamedTuple):
@@ -23,15 +103,7 @@ class Nullable(NamedTuple):
 
 
 def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullable:
-    """Convert an input column; a masked value is null.
-
-    name: the name of the column in errors
-    values: the values. In a column of objects, None is null as well.
-    dtype: int64 accepts integers and booleans, float64 any number, object anything
-    length: the required number of rows
-    TypeError: if a value cannot be converted to `dtype` without loss
-    OverflowError: if a value does not fit into `dtype`
-    ValueError: if the shape is wrong
+    """Convert an input column to int64, float64 or object; a masked value is null, and None among objects.
 
     Examples
     --------
@@ -169,14 +241,8 @@ def _sort(columns: tuple[NDArray[Any], ...]) -> NDArray[np.intp]:
 class Multisets:
     """A column of multisets: each row holds values and their counts.
 
-    Parameters
-    ----------
-    offsets : ndarray of int64, shape (n + 1,)
-        Row i holds the entries from ``offsets[i]`` to ``offsets[i + 1]``, exclusive, as in Arrow's lists.
-    values : ndarray, shape (m,)
-        The values; each occurs once within a row.
-    counts : ndarray of int64, shape (m,)
-        The counts.
+    Row i holds the entries from ``offsets[i]`` to ``offsets[i + 1]``, exclusive, as in Arrow's lists. A value
+    occurs once within a row.
 
     Examples
     --------
@@ -192,20 +258,6 @@ class Multisets:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
-
-    def check(self, name: str) -> None:
-        """Raise a ValueError that names the column if its offsets do not match its entries."""
-        right = self.offsets.dtype == self.counts.dtype == np.int64 and len(self.offsets) > 0
-        if not (
-            right
-            and self.offsets[0] == 0
-            and (self.sizes >= 0).all()
-            and self.offsets[-1] == len(self.values) == len(self.counts)
-        ):
-            raise ValueError(
-                f"column {name!r} must have int64 offsets that rise from 0 to its number of entries, "
-                f"got {self.offsets!r}"
-            )
 
     @property
     def sizes(self) -> NDArray[np.int64]:

@@ -4,40 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap.tvf.aggregate import Accumulators, Aggregate
+from timerheap.tvf.accumulators import Accumulators, Aggregate
 from timerheap.tvf.aggregates import Count
 from timerheap.tvf.columns import (
     Accumulator,
     Groups,
-    Multisets,
+    Int64s,
+    column,
     concatenate,
     group_by,
     group_rows,
     nbytes,
     nullable,
 )
-from timerheap.tvf.zone import Int64s, column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partials:
-    """Accumulators by key and slice, as columns.
+    """Accumulators by key and slice, as columns; they are never modified in place.
 
-    Parameters
-    ----------
-    key_ids, slice_ends : ndarray of int64, shape (n,)
-        The key and the slice of each accumulator; a slice is identified by its end, in local ms.
-    accumulators : tuple of tuple of columns, shape (n,) each
-        One tuple of columns for each aggregate of an `Aggregation`, COUNT(*) first.
-
-    Notes
-    -----
-    A column is an array (of objects, for Python values) or `Multisets`. Partials are never modified in place.
+    key_ids, slice_ends (int64, shape (n,)): the key and the slice of each accumulator; a slice is identified
+        by its end, in local ms
+    accumulators: one tuple of columns for each aggregate of an `Aggregation`, COUNT(*) first. A column is an
+        array (of objects, for Python values) or `Multisets`.
     """
 
     key_ids: NDArray[np.int64]
@@ -60,47 +55,28 @@ class Partials:
     @property
     def nbytes(self) -> int:
         """The size of the columns in bytes; the size of Python objects is estimated."""
-        return nbytes([self.key_ids, self.slice_ends, *(f for fields in self.accumulators for f in fields)])
+        return nbytes([self.key_ids, self.slice_ends, *self.fields])
+
+    @property
+    def fields(self) -> list[Accumulator]:
+        """The columns of all accumulators, in the order of `Aggregation.names`."""
+        return [field for fields in self.accumulators for field in fields]
 
 
 class Aggregation:
     """The aggregates of a query, computed together.
 
-    Parameters
-    ----------
-    aggregates : sequence of Aggregate
-        The aggregates, in the order of the results.
-
-    Attributes
-    ----------
-    aggregates : tuple of Aggregate
-        The aggregates with accumulators: COUNT(*), which every aggregation needs, and all others.
-    outputs : tuple of int
-        The position in `aggregates` of each result.
-
-    Raises
-    ------
-    TypeError
-        If an element is not an `Aggregate`.
-
-    Examples
-    --------
-    >>> from timerheap.tvf import Sum
-    >>> aggregation = Aggregation([Sum("delay", float)])
-    >>> partials = aggregation.accumulate([7, 7, 8], np.array([60, 60, 60]), {"delay": [1.5, 2.5, 0.0]})
-    >>> for name, column in aggregation.columns(partials).items(): print(name, column)
-    key_ids [7 8]
-    slice_ends [60 60]
-    0.count [2 1]
-    1.sum [4. 0.]
-    1.count [2 1]
+    aggregates: those with accumulators: COUNT(*), which every aggregation needs, and all others
+    outputs: the position in `aggregates` of each result
+    names: the names of the accumulators' columns: the aggregate's number, 0 for COUNT(*), and the field
     """
 
     def __init__(self, aggregates: Sequence[Aggregate]) -> None:
         for aggregate in aggregates:
             if not isinstance(aggregate, Aggregate):
                 raise TypeError(
-                    f"aggregates must contain aggregates only, such as Sum('delay', int), got {aggregate!r}"
+                    "aggregates must contain aggregates only, such as aggregate('sum', 'delay'), got "
+                    f"{aggregate!r}"
                 )
         rows = [isinstance(aggregate, Count) and not aggregate.columns for aggregate in aggregates]
         others = [aggregate for aggregate, is_rows in zip(aggregates, rows, strict=True) if not is_rows]
@@ -108,6 +84,9 @@ class Aggregation:
         # A COUNT(*) in the query is the one at position 0, which is always kept.
         numbers = iter(range(1, len(self.aggregates)))
         self.outputs = tuple(0 if is_rows else next(numbers) for is_rows in rows)
+        self.names = [
+            f"{at}.{field}" for at, aggregate in enumerate(self.aggregates) for field in aggregate.fields
+        ]
 
     def accumulate(
         self,
@@ -118,24 +97,6 @@ class Aggregation:
         """Compute one accumulator for the rows of each key and slice.
 
         Costs one pass per field, and a sort of the accumulators, or of the rows if they are nearly as many.
-
-        Parameters
-        ----------
-        key_ids : array_like of int64, shape (n,)
-            The keys of the rows.
-        slice_ends : ndarray of int64, shape (n,)
-            The slices of the rows.
-        inputs : mapping of str to array_like, shape (n,) each
-            The columns that the aggregates need; a masked array where there are nulls.
-
-        Raises
-        ------
-        KeyError
-            If a column is missing.
-        TypeError, OverflowError
-            If a column does not fit the dtype of its aggregate.
-        ValueError
-            If columns differ in length.
         """
         length = len(slice_ends)
         ids = column("key_ids", key_ids, length)
@@ -146,20 +107,7 @@ class Aggregation:
     def accumulate_groups(
         self, groups: Groups, inputs: Mapping[str, object] | None = None
     ) -> tuple[Accumulators, ...]:
-        """Compute one accumulator for each group of rows: one pass per field.
-
-        Parameters
-        ----------
-        groups : Groups
-            The rows of each key and slice.
-        inputs : mapping of str to array_like, shape (n,) each
-            As in `accumulate`, which raises the same errors.
-
-        Returns
-        -------
-        tuple of tuple of columns, shape (g,) each
-            The columns of each of `aggregates`.
-        """
+        """Compute one accumulator for each group of rows, for every aggregate: one pass per field."""
         length, inputs = len(groups.order), {} if inputs is None else inputs
         accumulators = []
         for aggregate in self.aggregates:
@@ -218,41 +166,7 @@ class Aggregation:
         none = np.empty(0, np.int64)
         return Partials(none, none, tuple(aggregate.empty() for aggregate in self.aggregates))
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the accumulator columns: the aggregate's number, 0 for COUNT(*), and the field."""
-        return [f"{at}.{field}" for at, aggregate in enumerate(self.aggregates) for field in aggregate.fields]
-
-    def columns(self, partials: Partials) -> dict[str, Accumulator]:
-        """Return partials as named columns for storage: ``key_ids``, ``slice_ends`` and `names`."""
-        fields = (field for fields in partials.accumulators for field in fields)
-        named = dict(zip(self.names, fields, strict=True))
-        return {"key_ids": partials.key_ids, "slice_ends": partials.slice_ends, **named}
-
-    def partials(self, columns: Mapping[str, Accumulator]) -> Partials:
-        """Build partials from the named columns that `columns` returns.
-
-        Raises
-        ------
-        ValueError
-            If a column is missing, unexpected, of another type or of another length, as it is when the
-            columns belong to other aggregates.
-        """
-        expected = self.columns(self.empty())
-        if set(columns) != set(expected):
-            raise ValueError(f"columns must be {sorted(expected)}, got {sorted(columns)}")
-        length = len(columns["key_ids"])
-        for name, like in expected.items():
-            got = columns[name]
-            if type(got) is not type(like) or _dtype(got) != _dtype(like) or len(got) != length:
-                raise ValueError(f"column {name!r} must be {_dtype(like)} of {length} rows, got {got!r}")
-            if isinstance(got, Multisets):
-                got.check(name)
-        fields = iter([columns[name] for name in self.names])
-        accumulators = tuple(tuple(next(fields) for _ in a.fields) for a in self.aggregates)
-        key_ids, slice_ends = np.asarray(columns["key_ids"]), np.asarray(columns["slice_ends"])
-        return Partials(key_ids, slice_ends, accumulators)
-
-
-def _dtype(of: Accumulator) -> np.dtype[Any]:
-    return of.dtype if isinstance(of, np.ndarray) else of.values.dtype
+    def nested(self, fields: Iterable[Accumulator]) -> tuple[Accumulators, ...]:
+        """Return the columns of accumulators by aggregate, of all columns in the order of `names`."""
+        following = iter(fields)
+        return tuple(tuple(islice(following, len(aggregate.fields))) for aggregate in self.aggregates)

@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap._arguments import Length, int64, window_length
+from timerheap._arguments import Length, int64
 from timerheap._native._core import TimerHeap
 from timerheap.timer import MIN_WATERMARK, lateness
-from timerheap.tvf.aggregate import Aggregate
-from timerheap.tvf.columns import group_by
+from timerheap.tvf.accumulators import Aggregate
+from timerheap.tvf.columns import Int64s, add, column, group_by
+from timerheap.tvf.late_rows import Intervals, LateRows, late_for_sessions
 from timerheap.tvf.partials import Aggregation, Partials
-from timerheap.tvf.window_aggregate import LateRows, WindowResults
-from timerheap.tvf.zone import Int64s, TimeZone, add, column
-
-
-class SessionUnsliceAssigner:
-    """Defines sessions in time. It is not a `SliceAssigner`, because sessions do not share slices.
-
-    Parameters
-    ----------
-    gap : int, timedelta or str
-        A session ends this long after its last row; an int is in ms.
-    time_zone : str, default "UTC"
-        The time zone of the window bounds.
-
-    Attributes
-    ----------
-    interval : int
-        The gap, ms: two sessions of a key end further apart than this.
-    zone : TimeZone
-        The time zone whose local time the windows follow.
-    is_event_time : bool
-        True: sessions are in event time only.
-
-    Notes
-    -----
-    Flink: ``SessionUnsliceAssigner``.
-    """
-
-    is_event_time = True
-
-    def __init__(self, gap: Length, time_zone: str = "UTC") -> None:
-        self.interval = window_length("gap", gap)
-        self.zone = TimeZone(time_zone)
+from timerheap.tvf.slices import SessionUnsliceAssigner
+from timerheap.tvf.window_aggregate import WindowResults
 
 
 class SessionWindowAggregate:
@@ -57,18 +26,18 @@ class SessionWindowAggregate:
     gap : int, timedelta or str
         A session ends this long after its last row; an int is in ms.
     aggregates : sequence of Aggregate
-        The aggregates to compute for each session.
+        What to compute for each session, made by `aggregate`.
     time_zone : str, default "UTC"
         The time zone of the window bounds.
 
     Attributes
     ----------
-    assigner, aggregation
-        The `SessionUnsliceAssigner`, and the `Aggregation` of the aggregates.
     watermark : int
         Epoch ms; ``MIN_WATERMARK`` before the first watermark.
     late_rows : int
         The number of rows dropped as late: the session of the row, merged with all it touches, had ended.
+    timers : TimerHeap
+        The ends of sessions, in epoch ms, with the key as the key hash and the end as the namespace.
 
     Notes
     -----
@@ -81,8 +50,8 @@ class SessionWindowAggregate:
 
     Examples
     --------
-    >>> from timerheap.tvf import Count
-    >>> visits = SessionWindowAggregate(gap=1_800_000, aggregates=[Count()])
+    >>> from timerheap.tvf import aggregate
+    >>> visits = SessionWindowAggregate(gap=1_800_000, aggregates=[aggregate("count")])
     >>> late = visits.add([7, 7, 7], [0, 600_000, 9_000_000])
     >>> ended = visits.advance_watermark(2_399_999)
     >>> ended.window_starts, ended.window_ends, ended.results[0].data
@@ -96,17 +65,12 @@ class SessionWindowAggregate:
         self.late_rows = 0
         self._starts = np.empty(0, np.int64)
         self._sessions = self.aggregation.empty()  # here `slice_ends` holds the ends of the sessions
-        self._timers = TimerHeap()
+        self.timers = TimerHeap()
         self._changed = [np.empty(0, np.int64)]  # the keys whose sessions have changed
 
     def __len__(self) -> int:
         """Return the number of sessions."""
         return len(self._sessions)
-
-    @property
-    def timers(self) -> TimerHeap:
-        """The ends of sessions, in epoch ms, with the key as the key hash and the end as the namespace."""
-        return self._timers
 
     def add(
         self,
@@ -114,27 +78,13 @@ class SessionWindowAggregate:
         timestamps: Int64s,
         inputs: Mapping[str, object] | None = None,
     ) -> LateRows:
-        """Add rows, in arrival order.
-
-        Parameters
-        ----------
-        key_ids, timestamps, inputs
-            As in `GlobalWindowAggregate.add`.
-
-        Returns
-        -------
-        LateRows
-            The rows that were dropped as late.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError, OverflowError
-            If a column is missing or invalid; the state is then unchanged.
-        """
+        """Add rows, in arrival order, as `GlobalWindowAggregate.add`; return those dropped as late."""
         keys = column("key_ids", key_ids, np.size(timestamps))
         starts = self.assigner.zone.to_local(column("timestamps", timestamps))
         ends = add(starts, self.assigner.interval, "a session's end")
-        late = self._late(keys, starts, ends)
+        held = Intervals(self._sessions.key_ids, self._starts, self._sessions.slice_ends)
+        passed = self.assigner.zone.passed(self.watermark)
+        late = late_for_sessions(Intervals(keys, starts, ends), held, passed)
         # Each row is accumulated in a slice of its own, and then merged with the sessions that it touches.
         numbers = np.arange(len(keys))
         rows = self.aggregation.accumulate(keys, numbers, inputs)
@@ -144,25 +94,18 @@ class SessionWindowAggregate:
         return LateRows(late, lateness(self.watermark, self.assigner.zone.passes_at(ends[late] - 1)))
 
     def advance_watermark(self, watermark: int) -> WindowResults:
-        """Set the watermark and fire the sessions that have ended.
+        """Set the watermark and fire the sessions that have ended, as `GlobalWindowAggregate`.
 
         A watermark that is not higher than the current one has no effect.
-
-        Raises
-        ------
-        TypeError, OverflowError
-            If `watermark` is not an int64, or a sum does not fit; the state is then unchanged.
-        Exception
-            If a Python aggregate raises; the state is then unchanged.
         """
         watermark = max(int64("watermark", watermark), self.watermark)
         ended = np.zeros(len(self), np.bool_)
-        if (head := self._timers.peek()) is not None and head.timestamp <= watermark:
+        if (head := self.timers.peek()) is not None and head.timestamp <= watermark:
             ended = self._sessions.slice_ends - 1 <= self.assigner.zone.passed(watermark)
         results = self._evaluate(ended)
         self._changed.append(self._sessions.key_ids[ended])
         self._starts, self._sessions = self._starts[~ended], self._sessions[~ended]
-        self._timers.pop_due(watermark)
+        self.timers.pop_due(watermark)
         self.watermark = watermark
         return results
 
@@ -172,7 +115,7 @@ class SessionWindowAggregate:
 
     def next_timer(self) -> int | None:
         """Return the watermark at which the next session ends if no more rows arrive, or None."""
-        head = self._timers.peek()
+        head = self.timers.peek()
         return None if head is None else head.timestamp
 
     def snapshot(self) -> tuple[NDArray[np.int64], Partials]:
@@ -182,12 +125,8 @@ class SessionWindowAggregate:
     def changes(self) -> tuple[NDArray[np.int64], Partials, NDArray[np.int64]]:
         """Return what has changed since the last call, or since `restore`.
 
-        Returns
-        -------
-        starts, sessions
-            As in `snapshot`: all sessions of the keys with a changed session.
-        keys : ndarray of int64
-            Those keys, including keys that no longer have a session.
+        All sessions of the keys with a changed session, as in `snapshot`; and those keys, including keys that
+        no longer have a session.
         """
         keys = np.unique(np.concatenate(self._changed))
         self._changed = [np.empty(0, np.int64)]
@@ -199,30 +138,24 @@ class SessionWindowAggregate:
         starts: NDArray[np.int64],
         sessions: Partials,
         watermark: int,
-        late_rows: int = 0,
         timers: TimerHeap | None = None,
     ) -> None:
         """Replace the state with that of an operator with the same gap and aggregates.
 
-        Parameters
-        ----------
-        starts, sessions
-            What `snapshot` returned, in any order.
-        watermark, late_rows : int
-            The attributes of that operator.
-        timers : TimerHeap, optional
-            The `timers` of that operator, which are moved; by default they are made anew.
+        starts, sessions: what `snapshot` returned, in any order
+        watermark: the watermark of that operator
+        timers: the `timers` of that operator, which are moved; by default they are made anew
         """
-        self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
+        self.watermark = int64("watermark", watermark)
         starts = column("starts", starts, len(sessions))
         order = _by_key(sessions.key_ids, starts)
         self._starts, self._sessions = starts[order], sessions[order]
         self._changed = [np.empty(0, np.int64)]
         if timers is not None:
-            self._timers = timers
+            self.timers = timers
         else:
-            self._timers.clear()
-            self._timers.push_many(*self._timers_of(self._sessions))
+            self.timers.clear()
+            self.timers.push_many(*self._timers_of(self._sessions))
 
     def _timers_of(
         self, sessions: Partials
@@ -236,26 +169,6 @@ class SessionWindowAggregate:
         sizes = last - first
         rows: NDArray[np.intp] = np.arange(sizes.sum()) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
         return rows
-
-    def _late(
-        self, keys: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
-    ) -> NDArray[np.intp]:
-        """Return the rows that are late even for the sessions that exist when they arrive."""
-        passed = self.assigner.zone.passed(self.watermark)
-        late: list[int] = []
-        concerned = np.flatnonzero(np.isin(keys, keys[ends - 1 <= passed]))
-        groups = group_by(keys[concerned])
-        for first, size in zip(groups.starts.tolist(), groups.sizes.tolist(), strict=True):
-            rows = concerned[groups.order[first : first + size]]
-            key = keys[rows[0]]
-            mine = slice(*(np.searchsorted(self._sessions.key_ids, key, side) for side in ("left", "right")))
-            sessions = _Intervals(self._starts[mine].tolist(), self._sessions.slice_ends[mine].tolist())
-            for row, start, end in zip(
-                rows.tolist(), starts[rows].tolist(), ends[rows].tolist(), strict=True
-            ):
-                if not sessions.add(start, end, passed):
-                    late.append(row)
-        return np.array(sorted(late), np.intp)
 
     def _merge(self, starts: NDArray[np.int64], rows: Partials) -> None:
         """Merge sessions with those of the state that they touch."""
@@ -283,8 +196,8 @@ class SessionWindowAggregate:
         begins = np.minimum.reduceat(both_starts[groups.order], groups.starts)
         self._replace(held, begins, merged)
         self._changed.append(rows.key_ids)
-        self._timers.remove_many(*gone)
-        self._timers.push_many(*come)
+        self.timers.remove_many(*gone)
+        self.timers.push_many(*come)
 
     def _replace(self, held: NDArray[np.intp], starts: NDArray[np.int64], sessions: Partials) -> None:
         """Replace all sessions of some keys, which are `held`, by others of these keys, sorted."""
@@ -304,23 +217,6 @@ class SessionWindowAggregate:
         return WindowResults(
             sessions.key_ids, starts, sessions.slice_ends, times, self.aggregation.results(sessions)
         )
-
-
-class _Intervals:
-    """The sessions of one key: sorted, disjoint, and not touching each other."""
-
-    def __init__(self, starts: list[int], ends: list[int]) -> None:
-        self.starts, self.ends = starts, ends
-
-    def add(self, start: int, end: int, passed: int) -> bool:
-        """Merge a session with those that it touches; return False if the merged session has ended."""
-        first, last = bisect_left(self.ends, start), bisect_right(self.starts, end)
-        if first < last:
-            start, end = min(start, self.starts[first]), max(end, self.ends[last - 1])
-        if end - 1 <= passed:
-            return False
-        self.starts[first:last], self.ends[first:last] = [start], [end]
-        return True
 
 
 def _by_key(key_ids: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.intp]:

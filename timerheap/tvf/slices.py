@@ -6,7 +6,6 @@ because windows follow local time. A timestamp is in epoch ms. Methods accept an
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from math import gcd
 
 import numpy as np
@@ -14,67 +13,46 @@ from numpy.typing import NDArray
 
 from timerheap._arguments import Length, milliseconds, multiple, positive, window_length
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.tvf.zone import Int64s, TimeZone, add, column, floor_to
+from timerheap.tvf.columns import Int64s, add, column, floor_to
+from timerheap.tvf.zone import TimeZone
 
 
-class SliceAssigner(ABC):
-    """Defines windows of one kind and the slices that they consist of.
+class SliceAssigner:
+    """Defines windows of one kind and the slices that they consist of (Flink: ``SliceAssigners``).
 
-    Attributes
-    ----------
-    interval : int
-        The distance between the ends of two slices, ms.
-    offset : int
-        The shift of the windows from the epoch, ms.
-    size : int
-        The length of the longest window, ms.
-    zone : TimeZone
-        The time zone whose local time the windows follow.
-    is_event_time : bool
-        Whether windows are in event time; if not, in processing time.
+    interval: the distance between the ends of two slices, ms
+    offset: the shift of the windows from the epoch, ms
+    size: the length of the longest window, ms
+    zone: the time zone whose local time the windows follow
+    is_event_time: whether windows are in event time; if not, in processing time
 
-    Notes
-    -----
-    Flink: ``SliceAssigners``. All methods are array arithmetic, O(n); a time zone adds one search per row.
+    All methods are array arithmetic, O(n); a time zone adds one search per row.
     """
 
     interval: int
-    offset: int
     size: int
-    zone: TimeZone
-    is_event_time: bool
+
+    def __init__(self, offset: Length, time_zone: str, event_time: bool) -> None:
+        self.offset = milliseconds("offset", offset)
+        self.zone, self.is_event_time = TimeZone(time_zone), event_time
 
     def assign_slice_ends(self, timestamps: Int64s) -> NDArray[np.int64]:
-        """Return the end of each row's slice.
+        """Return the end of each row's slice, in local ms.
 
-        Parameters
-        ----------
-        timestamps : array_like of int64, shape (n,)
-            Epoch ms.
-
-        Returns
-        -------
-        ndarray of int64, shape (n,)
-            Local ms.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the timestamps are not integers, or some are null: a row without a time is in no window.
-        OverflowError
-            If the end of a slice does not fit into int64.
+        Timestamps are in epoch ms. A row without a time is in no window: a null raises ValueError, and a
+        slice whose end does not fit into int64 OverflowError.
         """
         local = self.zone.to_local(column("timestamps", timestamps))
         starts = floor_to(local, self.interval, self.offset, "a slice's start")
         return add(starts, self.interval, "a slice's end")
 
-    @abstractmethod
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
         """Return the end of the last window that each slice is part of."""
+        return column("slice_ends", slice_ends)
 
-    @abstractmethod
     def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
         """Return the start of each window, inclusive."""
+        return add(column("window_ends", window_ends), -self.size, "a window's start")
 
     def next_window_ends(self, slice_ends: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the end of the first window, empty or not, that ends with each slice or later."""
@@ -92,13 +70,7 @@ class SliceAssigner(ABC):
         return self.zone.passes_at(add(column("window_ends", window_ends), -1, "a window's time"))
 
     def last_passed(self, watermark: int) -> int:
-        """Return the end of the last slice, empty or not, that is over at this watermark.
-
-        Examples
-        --------
-        >>> TumblingSliceAssigner(10).last_passed(18), TumblingSliceAssigner(10).last_passed(19)
-        (10, 20)
-        """
+        """Return the end of the last slice, empty or not, that is over at this watermark."""
         end = self.zone.passed(watermark) + 1
         return max(min(end - (end - self.offset) % self.interval, MAX_WATERMARK), MIN_WATERMARK)
 
@@ -135,20 +107,11 @@ class TumblingSliceAssigner(SliceAssigner):
         self, size: Length, offset: Length = 0, time_zone: str = "UTC", *, event_time: bool = True
     ) -> None:
         self.size = self.interval = window_length("size", size)
-        self.offset = milliseconds("offset", offset)
+        super().__init__(offset, time_zone, event_time)
         if abs(self.offset) >= self.size:
             raise ValueError(
                 f"offset must be less than size ({self.size} ms) in either direction, got {self.offset} ms"
             )
-        self.zone, self.is_event_time = TimeZone(time_zone), event_time
-
-    def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
-        """Return the slices themselves: each slice is one window."""
-        return column("slice_ends", slice_ends)
-
-    def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
-        """Return the start of each window."""
-        return add(column("window_ends", window_ends), -self.size, "a window's start")
 
     def __repr__(self) -> str:
         return f"TUMBLE(size={self.size} ms{_where(self)})"
@@ -162,21 +125,14 @@ class HoppingSliceAssigner(SliceAssigner):
     Parameters
     ----------
     size, slide : int, timedelta or str
-        The length of the windows, a multiple of their distance; an int is in ms.
+        The length of the windows, and the distance between their starts; an int is in ms.
     offset, time_zone, event_time
         As in `TumblingSliceAssigner`, but the offset is not limited.
-    any_size : bool
-        Whether `size` need not be a multiple of `slide`, as in Flink's GROUP BY HOP.
-
-    Attributes
-    ----------
-    slide : int
-        The distance between the starts of two windows, ms.
 
     Raises
     ------
     TypeError, ValueError, OverflowError
-        As in `TumblingSliceAssigner`, or if `size` is not a multiple of `slide`, or less with `any_size`.
+        As in `TumblingSliceAssigner`, or if `size` is less than `slide`.
 
     Examples
     --------
@@ -195,10 +151,7 @@ class HoppingSliceAssigner(SliceAssigner):
         time_zone: str = "UTC",
         *,
         event_time: bool = True,
-        any_size: bool = False,
     ) -> None:
-        if not any_size:
-            multiple("size", size, "slide", slide)
         self.size, self.slide = window_length("size", size), positive("slide", slide)
         if self.slide > self.size:
             raise ValueError(
@@ -206,8 +159,7 @@ class HoppingSliceAssigner(SliceAssigner):
                 "would be in none; filter such rows out, and use tumbling windows"
             )
         self.interval = gcd(self.size, self.slide)
-        self.offset = milliseconds("offset", offset)
-        self.zone, self.is_event_time = TimeZone(time_zone), event_time
+        super().__init__(offset, time_zone, event_time)
 
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
         """Return the end of the last window that starts with each slice or before."""
@@ -223,10 +175,6 @@ class HoppingSliceAssigner(SliceAssigner):
             return slice_ends
         shift = (self.size + self.offset) % self.slide
         return add(slice_ends, (shift - slice_ends % self.slide) % self.slide, "a window's end")
-
-    def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
-        """Return the start of each window."""
-        return add(column("window_ends", window_ends), -self.size, "a window's start")
 
     def __repr__(self) -> str:
         return f"HOP(size={self.size} ms, slide={self.slide} ms{_where(self)})"
@@ -264,8 +212,7 @@ class CumulativeSliceAssigner(SliceAssigner):
         event_time: bool = True,
     ) -> None:
         self.size, self.interval = multiple("max_size", max_size, "step", step)
-        self.offset = milliseconds("offset", offset)
-        self.zone, self.is_event_time = TimeZone(time_zone), event_time
+        super().__init__(offset, time_zone, event_time)
 
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
         """Return the end of the longest window with the same start as the slice's windows."""
@@ -278,6 +225,19 @@ class CumulativeSliceAssigner(SliceAssigner):
 
     def __repr__(self) -> str:
         return f"CUMULATE(max_size={self.size} ms, step={self.interval} ms{_where(self)})"
+
+
+class SessionUnsliceAssigner:
+    """Defines sessions in event time (Flink: ``SessionUnsliceAssigner``); they do not share slices.
+
+    interval: the gap, ms: two sessions of a key end further apart than this
+    """
+
+    is_event_time = True
+
+    def __init__(self, gap: Length, time_zone: str = "UTC") -> None:
+        self.interval = window_length("gap", gap)
+        self.zone = TimeZone(time_zone)
 
 
 def _where(assigner: SliceAssigner) -> str:

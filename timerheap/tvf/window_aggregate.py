@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from timerheap._arguments import int64
 from timerheap._native._core import TimerHeap
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness
-from timerheap.tvf.aggregate import Aggregate, Grid
-from timerheap.tvf.columns import group_by
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.tvf.accumulators import Aggregate, Grid
+from timerheap.tvf.columns import Int64s, column, group_by
+from timerheap.tvf.late_rows import LateRows, late_slices
 from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.slices import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner
-from timerheap.tvf.zone import Int64s, column
+
+_CELLS = 1 << 17  # cells to compute at a time, so that they fit into the cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,12 +49,9 @@ def lay_out(
 ) -> Layout:
     """Lay out slices for the windows that end from `first` to `last`, both included.
 
-    assigner: the window definition
     key_ids, slice_ends (int64, shape (n,)): the slices; each is part of at least one of these windows
     first, last: local ms
 
-    Notes
-    -----
     Slices that are part of the same windows share a cell. For hopping windows, a line holds one key and at
     most as many windows as a window has slices. The slices that all windows of the line share are one cell;
     the cells to its left and right are as many as the windows. Long gaps in the input cost nothing.
@@ -127,24 +126,6 @@ def _number(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]
     """Number the groups of the rows, and return the first row of each."""
     groups = group_by(*columns)
     return groups.of_rows, groups.firsts
-
-
-_CELLS = 1 << 17  # cells to compute at a time, so that they fit into the cache
-
-
-class LateRows(NamedTuple):
-    """Rows, or partials, that were dropped because the last window of their slice has fired.
-
-    Attributes
-    ----------
-    rows : ndarray of intp, shape (n,)
-        The positions of the dropped rows in the input.
-    late_by : ndarray of int64, shape (n,)
-        How much longer the watermark's delay would have had to be to keep the row, ms.
-    """
-
-    rows: NDArray[np.intp]
-    late_by: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,19 +235,19 @@ class GlobalWindowAggregate:
 
     Parameters
     ----------
-    assigner : SliceAssigner
+    assigner : TumblingSliceAssigner, HoppingSliceAssigner or CumulativeSliceAssigner
         The windows.
     aggregates : sequence of Aggregate
-        The aggregates to compute for each window.
+        What to compute for each window, made by `aggregate`.
 
     Attributes
     ----------
-    assigner, aggregation
-        The assigner, and the `Aggregation` of the aggregates.
     watermark : int
         Epoch ms; ``MIN_WATERMARK`` before the first watermark.
     late_rows : int
         The number of rows dropped as late: the last window of their slice had already fired.
+    timers : TimerHeap
+        The ends of windows, in epoch ms, with the key as the key hash and the slice as the namespace.
 
     Notes
     -----
@@ -277,8 +258,9 @@ class GlobalWindowAggregate:
 
     Examples
     --------
-    >>> from timerheap.tvf import Avg, CumulativeSliceAssigner
-    >>> delays = GlobalWindowAggregate(CumulativeSliceAssigner(86_400_000, 3_600_000), [Avg("delay", float)])
+    >>> from timerheap.tvf import CumulativeSliceAssigner, aggregate
+    >>> so_far = CumulativeSliceAssigner("1 day", "1 hour")
+    >>> delays = GlobalWindowAggregate(so_far, [aggregate("avg", "delay")])
     >>> late = delays.add([7, 7], [1_000, 3_600_001], {"delay": [10, 20]})
     >>> fired = delays.advance_watermark(7_200_000)
     >>> fired.key_ids, fired.window_starts, fired.window_ends, fired.results[0].data
@@ -292,7 +274,7 @@ class GlobalWindowAggregate:
         self.late_rows = 0
         self._fired = MIN_WATERMARK  # all windows with an end up to this one have fired
         self._slices = self.aggregation.empty()
-        self._timers = TimerHeap()
+        self.timers = TimerHeap()
         self._changed: set[int] = set()  # slices in the state that changed since the last `changes`
         self._reported = np.empty(0, np.int64)  # slices in the state at the last `changes`
 
@@ -320,7 +302,8 @@ class GlobalWindowAggregate:
         Returns
         -------
         LateRows
-            The rows that were dropped as late.
+            `rows`, the positions of the rows that were dropped as late, and `late_by`: how much longer the
+            watermark's delay would have had to be to keep each, in ms.
 
         Raises
         ------
@@ -330,21 +313,29 @@ class GlobalWindowAggregate:
         times = column("timestamps", timestamps, np.size(key_ids))
         slice_ends = self.assigner.assign_slice_ends(times)
         partials = self.aggregation.accumulate(key_ids, slice_ends, inputs)
-        late = self._late(slice_ends)
-        self._merge_partials(partials, len(late.rows))
-        return late
+        self.merge(partials)
+        return late_slices(self.assigner, slice_ends, self.watermark)
 
-    def merge(self, partials: Partials) -> LateRows:
-        """Merge the partials of a local stage.
-
-        Returns
-        -------
-        LateRows
-            The partials that were dropped as late.
-        """
-        late = self._late(partials.slice_ends)
-        self._merge_partials(partials, int(partials.rows[late.rows].sum()))
-        return late
+    def merge(self, partials: Partials) -> None:
+        """Merge the partials of a local stage; late ones are dropped and counted."""
+        passed = self.assigner.last_passed(self.watermark)
+        late = late_slices(self.assigner, partials.slice_ends, self.watermark).rows
+        late_rows = int(partials.rows[late].sum())
+        if len(late):
+            partials = partials[np.setdiff1d(np.arange(len(partials)), late)]
+        if self.assigner.is_event_time:
+            partials = self._fold(partials, passed)
+        else:  # in processing time no row is late: it belongs to the current slice
+            now = np.maximum(partials.slice_ends, min(passed + self.assigner.interval, MAX_WATERMARK))
+            partials = Partials(partials.key_ids, now, partials.accumulators)
+        if len(partials):
+            begin = int(np.searchsorted(self._slices.slice_ends, partials.slice_ends.min()))
+            merged = self.aggregation.merge([self._slices[begin:], partials])
+            timers = self._next_timers(partials, passed)
+            self._slices = self.aggregation.concatenate([self._slices[:begin], merged])
+            self._changed.update(np.unique(partials.slice_ends).tolist())
+            self.timers.push_many(*timers)
+        self.late_rows += late_rows
 
     def advance_watermark(self, watermark: int) -> WindowResults:
         """Set the watermark and fire the windows that it ends.
@@ -386,8 +377,8 @@ class GlobalWindowAggregate:
         self._slices = self.aggregation.concatenate([kept, ahead])
         self._changed.difference_update(np.setdiff1d(in_reach.slice_ends, kept.slice_ends).tolist())
         self._changed.update(folded.tolist())
-        self._timers.pop_due(watermark)
-        self._timers.push_many(*following)
+        self.timers.pop_due(watermark)
+        self.timers.push_many(*following)
         return results
 
     def advance_processing_time(self, now: int) -> WindowResults:
@@ -402,8 +393,9 @@ class GlobalWindowAggregate:
 
         Examples
         --------
-        >>> from timerheap.tvf import Count, TumblingSliceAssigner
-        >>> minutes = GlobalWindowAggregate(TumblingSliceAssigner(60_000, event_time=False), [Count()])
+        >>> from timerheap.tvf import TumblingSliceAssigner, aggregate
+        >>> each_minute = TumblingSliceAssigner("1 minute", event_time=False)
+        >>> minutes = GlobalWindowAggregate(each_minute, [aggregate("count")])
         >>> late = minutes.add([7, 8], 1_000)
         >>> len(minutes.advance_processing_time(59_999)), len(minutes.advance_processing_time(60_000))
         (0, 2)
@@ -418,8 +410,8 @@ class GlobalWindowAggregate:
 
         Examples
         --------
-        >>> from timerheap.tvf import Count, HoppingSliceAssigner
-        >>> counts = GlobalWindowAggregate(HoppingSliceAssigner(size=20, slide=10), [Count()])
+        >>> from timerheap.tvf import HoppingSliceAssigner, aggregate
+        >>> counts = GlobalWindowAggregate(HoppingSliceAssigner(size=20, slide=10), [aggregate("count")])
         >>> late = counts.add([7, 7], [5, 15])
         >>> counts.open_windows().window_ends, counts.open_windows().results[0].data
         (array([10, 20, 30]), array([1, 2, 1]))
@@ -428,30 +420,17 @@ class GlobalWindowAggregate:
 
     def next_timer(self) -> int | None:
         """Return the watermark at which the next window with rows ends, or None."""
-        head = self._timers.peek()
+        head = self.timers.peek()
         return None if head is None else head.timestamp
 
-    @property
-    def timers(self) -> TimerHeap:
-        """The ends of windows, in epoch ms, with the key as the key hash and the slice as the namespace."""
-        return self._timers
-
     def snapshot(self) -> Partials:
-        """Return the accumulators, by slice and then key; O(1).
-
-        Together with `watermark` and `late_rows` they are the whole state.
-        """
+        """Return the state, accumulators by slice and then key, for `restore` with the `watermark`; O(1)."""
         return self._slices
 
     def changes(self) -> tuple[Partials, NDArray[np.int64]]:
         """Return what has changed since the last call, or since `restore`.
 
-        Returns
-        -------
-        slices : Partials
-            All accumulators of the slices that have changed.
-        gone : ndarray of int64
-            The ends of the slices that have been removed.
+        All accumulators of the slices that have changed, and the ends of the slices that have been removed.
         """
         present = self._present()
         sizes = np.diff(np.append(np.searchsorted(self._slices.slice_ends, present), len(self._slices)))
@@ -460,65 +439,27 @@ class GlobalWindowAggregate:
         self._changed, self._reported = set(), present
         return self._slices[np.repeat(changed, sizes)], gone
 
-    def restore(
-        self, slices: Partials, watermark: int, late_rows: int = 0, timers: TimerHeap | None = None
-    ) -> None:
-        """Replace the state with that of an operator with the same windows and aggregates.
+    def restore(self, slices: Partials, watermark: int, timers: TimerHeap | None = None) -> None:
+        """Replace the state with that of operators with the same windows, aggregates and watermark.
 
-        Parameters
-        ----------
-        slices : Partials
-            The partials from `snapshot`, or the collected slices of `changes`, in any order.
-        watermark, late_rows : int
-            The values of that operator. The slices of several operators with one watermark may be combined.
-        timers : TimerHeap, optional
-            The `timers` of that operator, which are moved; by default they are made anew.
+        slices: what `snapshot` returned, or the collected slices of `changes`, in any order
+        watermark: the watermark of those operators
+        timers: the `timers` of one operator, which are moved; by default they are made anew
         """
-        self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
+        self.watermark = int64("watermark", watermark)
         self._fired = self.assigner.last_passed(self.watermark)
         self._slices = self.aggregation.merge([slices])
         self._changed, self._reported = set(), self._present()
         if timers is not None:
-            self._timers = timers
+            self.timers = timers
         else:
-            self._timers.clear()
-            self._timers.push_many(*self._next_timers(self._slices, self._fired))
+            self.timers.clear()
+            self.timers.push_many(*self._next_timers(self._slices, self._fired))
 
     def _present(self) -> NDArray[np.int64]:
         """Return the ends of the slices in the state, sorted."""
         ends = self._slices.slice_ends  # sorted
         return ends[np.append(True, ends[1:] != ends[:-1])] if len(ends) else ends
-
-    def _late(self, slice_ends: NDArray[np.int64]) -> LateRows:
-        """Return the slices whose last window has ended, and by how much."""
-        rows, late_by = np.empty(0, np.intp), np.empty(0, np.int64)
-        if self.assigner.is_event_time:
-            passed = self.assigner.last_passed(self.watermark)
-            rows = np.flatnonzero(slice_ends <= passed)
-        if len(rows):
-            last = self.assigner.last_window_ends(slice_ends[rows])
-            rows, last = rows[last <= passed], last[last <= passed]
-            late_by = lateness(self.watermark, self.assigner.timers(last))
-        return LateRows(rows, late_by)
-
-    def _merge_partials(self, partials: Partials, late_rows: int) -> None:
-        passed = self.assigner.last_passed(self.watermark)
-        late = self._late(partials.slice_ends)
-        if len(late.rows):
-            partials = partials[np.setdiff1d(np.arange(len(partials)), late.rows)]
-        if self.assigner.is_event_time:
-            partials = self._fold(partials, passed)
-        else:  # in processing time no row is late: it belongs to the current slice
-            now = np.maximum(partials.slice_ends, min(passed + self.assigner.interval, MAX_WATERMARK))
-            partials = Partials(partials.key_ids, now, partials.accumulators)
-        if len(partials):
-            begin = int(np.searchsorted(self._slices.slice_ends, partials.slice_ends.min()))
-            merged = self.aggregation.merge([self._slices[begin:], partials])
-            timers = self._next_timers(partials, passed)
-            self._slices = self.aggregation.concatenate([self._slices[:begin], merged])
-            self._changed.update(np.unique(partials.slice_ends).tolist())
-            self._timers.push_many(*timers)
-        self.late_rows += late_rows
 
     def _fold(self, partials: Partials, passed: int) -> Partials:
         """Move slices that have ended into the first slice of their cumulative windows."""

@@ -1,9 +1,8 @@
-"""Time zones for columns of timestamps, on checked arithmetic of int64."""
+"""Time zones for columns of timestamps."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,92 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64] | Sequence[int]
-
-
-def column(name: str, values: Int64s | int, length: int | None = None) -> NDArray[np.int64]:
-    """Convert `values` to a one-dimensional column of int64.
-
-    name: the name of the argument in errors
-    values (int, shape (n,)): integers of any width. If `length` is given, a single int is repeated.
-    length: the required number of values
-    TypeError: if the values are not integers: floats and timestamps of other units are not cast
-    OverflowError: if a value does not fit into int64
-    ValueError: if the shape is wrong, or there are nulls
-
-    Examples
-    --------
-    >>> column("timestamps", [1, 2])
-    array([1, 2])
-    >>> column("timestamps", [1.5])
-    Traceback (most recent call last):
-    TypeError: timestamps must be integers (int64), got float64
-    """
-    array = np.asarray(values)
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise ValueError(f"{name} must not be null, got {int(values.mask.sum())} nulls; filter them out")
-    if length is not None and array.ndim == 0:
-        array = np.broadcast_to(array, length)
-    if not array.size:
-        array = array.astype(np.int64)
-    if array.dtype == object or array.dtype == np.uint64:
-        try:
-            array = np.array([int.__index__(value) for value in array.tolist()], np.int64)
-        except (TypeError, OverflowError) as error:
-            raise type(error)(
-                f"{name} must be integers that fit into 64 bits, got {array.tolist()!r}"
-            ) from None
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers (int64), got {array.dtype}")
-    if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
-    if length is not None and len(array) != length:
-        raise ValueError(f"{name} must have {length} rows, like the other columns, got {len(array)}")
-    return array.astype(np.int64, copy=False)
-
-
-def add(values: NDArray[np.int64], by: NDArray[np.int64] | int, what: str) -> NDArray[np.int64]:
-    """Add two columns, or a number to a column; an OverflowError names `what` and the values.
-
-    Examples
-    --------
-    >>> add(np.array([1, 2**63 - 1]), 1, "a window's end")
-    Traceback (most recent call last):
-    OverflowError: a window's end must fit into int64, got 9223372036854775807 + 1
-    """
-    addends = np.asarray(by, np.int64)  # with a Python int, NumPy would raise its own error
-    total: NDArray[np.int64] = values + addends
-    if not addends.ndim and _fits(values, lambda value: value + int(addends)):
-        return total
-    wrong = ((values ^ total) & (addends ^ total)) < 0
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        addend = int(np.broadcast_to(addends, values.shape)[at])
-        raise OverflowError(f"{what} must fit into int64, got {int(values[at])} + {addend}")
-    return total
-
-
-def floor_to(values: NDArray[np.int64], step: int, offset: int, what: str) -> NDArray[np.int64]:
-    """Round down to the multiples of `step`, shifted by `offset` (Flink: ``getWindowStartWithOffset``).
-
-    Examples
-    --------
-    >>> floor_to(np.array([-1, 0, 7, 12]), 10, 2, "a window's start")
-    array([-8, -8,  2, 12])
-    """
-    shift = offset % step
-    if _fits(values, lambda value: (value - shift) // step * step):
-        return (values - shift) // step * step + shift
-    remainder = np.mod(np.mod(values, step) - shift, step)
-    return add(values, -remainder, what)
-
-
-def _fits(values: NDArray[np.int64], function: Callable[[int], int]) -> bool:
-    """Return whether the results of a function that never falls fit into int64."""
-    limits = np.iinfo(np.int64)
-    ends = (int(values.min()), int(values.max())) if len(values) else ()
-    return all(limits.min <= function(value) <= limits.max for value in ends)
-
+from timerheap.tvf.columns import Int64s, add
 
 _DAY = 86_400_000
 _MIN, _MAX = -(2**63), 2**63 - 1
@@ -124,28 +38,12 @@ class TimeZone:
     Local time is in "local milliseconds": what a wall clock shows, read as if it were UTC. Windows
     follow local time, so that a day begins at local midnight.
 
-    Parameters
-    ----------
-    time_zone : str
-        An IANA name ("America/New_York"), or an offset in Java's notation ("+05:30", "GMT-8", "Z").
+    A name is one of IANA ("America/New_York"), or an offset in Java's notation ("+05:30", "GMT-8", "Z").
+    `fixed_offset` is the offset in ms if the zone has always had the same, otherwise None.
 
-    Attributes
-    ----------
-    name : str
-        The time zone as it was given.
-    fixed_offset : int or None
-        The offset in ms, if the zone has always had the same.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `time_zone` is not a string, or is not the name of a zone.
-
-    Notes
-    -----
-    Flink: ``TimeWindowUtil``. Converting a column of n values costs one search each among the zone's t
-    transitions, O(n log t); in UTC there is none. The largest int64, the last watermark, is its own local
-    time. Any other result outside int64 raises OverflowError.
+    Converting a column of n values costs one search each among the zone's t transitions, O(n log t); in UTC
+    there is none. The largest int64, the last watermark, is its own local time. Any other result outside
+    int64 raises OverflowError. Flink: ``TimeWindowUtil``.
 
     Examples
     --------
@@ -168,28 +66,8 @@ class TimeZone:
             _milliseconds(self._zone.utcoffset(None)) if isinstance(self._zone, timezone) else None
         )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TimeZone) and other.name == self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __repr__(self) -> str:
-        return f"TimeZone({self.name!r})"
-
     def to_local(self, timestamps: Int64s) -> NDArray[np.int64]:
-        """Return the local time at these instants (Flink: ``toUtcTimestampMills``).
-
-        Parameters
-        ----------
-        timestamps : array_like of int64, shape (n,)
-            Epoch ms.
-
-        Returns
-        -------
-        ndarray of int64, shape (n,)
-            Local ms.
-        """
+        """Return the local time at these instants, in epoch ms (Flink: ``toUtcTimestampMills``)."""
         instants = np.asarray(timestamps, np.int64)
         if self.fixed_offset is not None:
             return self._shift(instants, self.fixed_offset)

@@ -34,7 +34,10 @@ from timerheap.spark._query import Query
 from timerheap.spark._windows.open_windows import SessionsPart, SlicesPart
 from timerheap.spark._windows.partial_columns import WindowSpec
 from timerheap.spark._worker.states import GroupRuntimeContext
-from timerheap.tvf import CountDistinct, HoppingSliceAssigner, Max, SessionUnsliceAssigner, Sum
+from timerheap.tvf import HoppingSliceAssigner
+from timerheap.tvf.aggregates import Max, Sum
+from timerheap.tvf.distinct import CountDistinct
+from timerheap.tvf.slices import SessionUnsliceAssigner
 
 
 class Timers(BatchProcessFunction):

@@ -14,7 +14,10 @@ from memories import Arena
 from timerheap.spark._group.memory import PROCESS
 from timerheap.spark._windows.open_windows import BatchLog, SessionsPart, SlicesPart
 from timerheap.spark._windows.partial_columns import WindowSpec
-from timerheap.tvf import CountDistinct, HoppingSliceAssigner, SessionUnsliceAssigner, Sum
+from timerheap.tvf import HoppingSliceAssigner
+from timerheap.tvf.aggregates import Sum
+from timerheap.tvf.distinct import CountDistinct
+from timerheap.tvf.slices import SessionUnsliceAssigner
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

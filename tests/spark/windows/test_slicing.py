@@ -17,21 +17,14 @@ from timerheap.spark._columns import HASH, SLICE_END
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._windows.local_stage import LocalStage, Ranking, RankOrder
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec, input_column
-from timerheap.tvf import (
-    Aggregate,
-    Aggregation,
-    ApproxCountDistinct,
-    Avg,
-    Count,
-    CountDistinct,
+from timerheap.tvf.accumulators import Aggregate
+from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, StddevSamp, Sum
+from timerheap.tvf.distinct import ApproxCountDistinct, CountDistinct
+from timerheap.tvf.partials import Aggregation
+from timerheap.tvf.slices import (
     CumulativeSliceAssigner,
     HoppingSliceAssigner,
-    Max,
-    Min,
-    PythonAggregate,
     SliceAssigner,
-    StddevSamp,
-    Sum,
     TumblingSliceAssigner,
 )
 
@@ -72,7 +65,7 @@ def aggregates() -> tuple[list[Aggregate], dict[str, np.dtype[Any]], dict[str, p
         CountDistinct(text, object),
         StddevSamp(real),
         ApproxCountDistinct("word", object),
-        PythonAggregate(Longest(), text, name="longest"),
+        PythonAggregate(Longest(), text).named("longest"),
     ]
     dtypes = {whole: np.int64, real: np.float64, text: object, money: object, "word": object}
     types = {whole: pa.int64(), real: pa.float64(), text: pa.string(), money: DECIMAL, "word": pa.binary()}

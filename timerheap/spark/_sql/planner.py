@@ -76,7 +76,7 @@ from timerheap.spark._windows.windows import (
     session,
     tumble,
 )
-from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner, TumblingSliceAssigner
+from timerheap.tvf.slices import SessionUnsliceAssigner, SliceAssigner, TumblingSliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:

@@ -20,13 +20,10 @@ from timerheap.spark._windows.partial_columns import input_column
 from timerheap.spark._windows.window_runner import result_column
 from timerheap.state import ValueStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.tvf import (
-    Count,
-    GlobalWindowAggregate,
-    SessionUnsliceAssigner,
-    SessionWindowAggregate,
-    TumblingSliceAssigner,
-)
+from timerheap.tvf.aggregates import Count
+from timerheap.tvf.session import SessionWindowAggregate
+from timerheap.tvf.slices import SessionUnsliceAssigner, TumblingSliceAssigner
+from timerheap.tvf.window_aggregate import GlobalWindowAggregate
 from timerheap.types import Types
 
 GROUPED = ["rows of the left side", "rows of the right side"]

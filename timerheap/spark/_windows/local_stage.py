@@ -14,8 +14,9 @@ from timerheap._native._core import SliceGroups
 from timerheap.spark._arrow import event_millis, view_of
 from timerheap.spark._columns import ARRIVAL, ENDS, HASH, WINDOW
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec, input_column
-from timerheap.tvf import Partials, SliceAssigner
 from timerheap.tvf.columns import Groups
+from timerheap.tvf.partials import Partials
+from timerheap.tvf.slices import SliceAssigner
 
 
 @dataclass(frozen=True)

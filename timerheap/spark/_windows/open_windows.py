@@ -17,13 +17,10 @@ from timerheap.spark._group.memory import PROCESS, Block, Memory
 from timerheap.spark._group.tables import latest_versions, with_version
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec
 from timerheap.timer import MIN_WATERMARK
-from timerheap.tvf import (
-    GlobalWindowAggregate,
-    Partials,
-    SessionUnsliceAssigner,
-    SessionWindowAggregate,
-    SliceAssigner,
-)
+from timerheap.tvf.partials import Partials
+from timerheap.tvf.session import SessionWindowAggregate
+from timerheap.tvf.slices import SessionUnsliceAssigner, SliceAssigner
+from timerheap.tvf.window_aggregate import GlobalWindowAggregate
 
 _SLACK = 64 << 10
 

@@ -11,14 +11,10 @@ import pyarrow as pa
 
 from timerheap._values import Convert, checker, local_leaf, local_reader, reader
 from timerheap.spark._columns import ACCUMULATOR, KEY_HASH, SLICE_END
-from timerheap.tvf import (
-    Aggregate,
-    Aggregation,
-    Multisets,
-    Partials,
-    SessionUnsliceAssigner,
-    SliceAssigner,
-)
+from timerheap.tvf.accumulators import Aggregate
+from timerheap.tvf.columns import Multisets
+from timerheap.tvf.partials import Aggregation, Partials
+from timerheap.tvf.slices import SessionUnsliceAssigner, SliceAssigner
 
 
 @dataclass(frozen=True)
@@ -39,45 +35,36 @@ class PartialColumns:
 
     def __init__(self, spec: WindowSpec) -> None:
         self.aggregation = Aggregation(spec.aggregates)
-        fields = self.aggregation.columns(self.aggregation.empty())
-        self._like = {name: fields[name] for name in self.aggregation.names}
+        self._like = self.aggregation.empty().fields
+        self._of_fields = [one for one in self.aggregation.aggregates for _ in one.fields]
+        self._names = [f"{ACCUMULATOR}{name}" for name in self.aggregation.names]
         types = [
-            _arrow_type(self._like[f"{at}.{field}"], spec.object_types.get("".join(aggregate.columns[:1])))
-            for at, aggregate in enumerate(self.aggregation.aggregates)
-            for field in aggregate.fields
+            _arrow_type(like, spec.object_types.get("".join(aggregate.columns[:1])))
+            for like, aggregate in zip(self._like, self._of_fields, strict=True)
         ]
-        names = [KEY_HASH, SLICE_END, *(f"{ACCUMULATOR}{name}" for name in self._like)]
+        names = [KEY_HASH, SLICE_END, *self._names]
         self.schema = pa.schema(list(zip(names, [pa.int64(), pa.int64(), *types], strict=True)))
 
     def to_arrow(self, partials: Partials) -> list[pa.Array]:
         """Return partials as the columns of `schema`."""
-        fields = self.aggregation.columns(partials)
         columns = [pa.array(partials.key_ids), pa.array(partials.slice_ends)]
-        types = self.schema.types[2:]
-        columns += [
-            self._stored(name, fields[name], type_) for name, type_ in zip(self._like, types, strict=True)
-        ]
+        for field, type_, aggregate in zip(
+            partials.fields, self.schema.types[2:], self._of_fields, strict=True
+        ):
+            try:
+                columns.append(_to_arrow(field, type_))
+            except pa.ArrowInvalid as error:
+                raise OverflowError(
+                    f"{aggregate} must fit into {type_}, got a larger value ({error}); cast its column to a "
+                    "smaller type"
+                ) from None
         return columns
 
-    def _stored(self, name: str, column: np.ndarray | Multisets, type_: pa.DataType) -> pa.Array:
-        try:
-            return _to_arrow(column, type_)
-        except pa.ArrowInvalid as error:
-            aggregate = self.aggregation.aggregates[int(name.partition(".")[0])]
-            raise OverflowError(
-                f"{aggregate} must fit into {type_}, got a larger value ({error}); cast its column to a "
-                "smaller type"
-            ) from None
-
     def from_arrow(self, rows: pa.RecordBatch) -> Partials:
-        """Build partials from the columns of `schema`; raise a ValueError if a column is invalid."""
-        columns: dict[str, Any] = {
-            "key_ids": rows.column(KEY_HASH).to_numpy(),
-            "slice_ends": rows.column(SLICE_END).to_numpy(),
-        }
-        for name, like in self._like.items():
-            columns[name] = _from_arrow(rows.column(f"{ACCUMULATOR}{name}"), like)
-        return self.aggregation.partials(columns)
+        """Build partials from the columns of `schema`."""
+        fields = [_from_arrow(rows.column(n), like) for n, like in zip(self._names, self._like, strict=True)]
+        key_ids, slice_ends = rows.column(KEY_HASH).to_numpy(), rows.column(SLICE_END).to_numpy()
+        return Partials(key_ids, slice_ends, self.aggregation.nested(fields))
 
 
 def _arrow_type(like: np.ndarray | Multisets, object_type: pa.DataType | None) -> pa.DataType:

@@ -31,27 +31,15 @@ from timerheap.functions import AggregateFunction
 from timerheap.spark._columns import AGGREGATED
 from timerheap.spark._compat import FunctionCall, function_call, to_arrow_type
 from timerheap.spark._plan.arguments import collation_of, is_atomic
-from timerheap.tvf import (
-    Aggregate,
-    ApproxCountDistinct,
-    Avg,
-    Count,
-    CountDistinct,
-    Max,
-    Min,
-    PythonAggregate,
-    StddevPop,
-    StddevSamp,
-    Sum,
-    VarPop,
-    VarSamp,
-)
+from timerheap.tvf.accumulators import Aggregate
+from timerheap.tvf.aggregates import BUILT_IN, Avg, Count, PythonAggregate
 from timerheap.types import arrow_type
 
 _INT64, _FLOAT64, _OBJECT = np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 _FRACTIONS = (FloatType, DoubleType)
+_SAME = {"mean": "avg", "std": "stddev_samp", "stddev": "stddev_samp", "variance": "var_samp"}
 
 
 @dataclass(frozen=True)
@@ -117,7 +105,7 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
         names = [f"{AGGREGATED}{number}_{at}" for at in range(len(wanted.columns))]
         of = ", ".join(df.select(*wanted.columns).columns)
         described = f"{wanted.name} = {type(wanted.function).__name__}({of})"
-        python = PythonAggregate(wanted.function, *names, name=described)
+        python = PythonAggregate(wanted.function, *names).named(described)
         inputs = {
             name: column if isinstance(column, Column) else df[column]
             for name, column in zip(names, wanted.columns, strict=True)
@@ -168,14 +156,14 @@ def _call(wanted: Column, df: DataFrame) -> tuple[str, list[Column], FunctionCal
     if call is None:
         raise ValueError(
             f"agg must receive calls of aggregate functions, got {_text(wanted)}; use one of "
-            f"{', '.join(_KNOWN)}"
+            f"{', '.join(BUILT_IN)}"
         )
     function = _SAME.get(call.name, call.name)
     if call.is_distinct:
         function = f"{function}_distinct"
-    if function not in _KNOWN:
+    if function not in BUILT_IN:
         raise ValueError(
-            f"agg: {_text(wanted)} is not supported; use one of {', '.join(_KNOWN)}, or "
+            f"agg: {_text(wanted)} is not supported; use one of {', '.join(BUILT_IN)}, or "
             "timerheap.spark.udaf(...) for your own function; to compute with aggregates, select() from "
             "the result"
         )
@@ -183,27 +171,10 @@ def _call(wanted: Column, df: DataFrame) -> tuple[str, list[Column], FunctionCal
     return function, arguments, call
 
 
-_SAME = {"mean": "avg", "std": "stddev_samp", "stddev": "stddev_samp", "variance": "var_samp"}
-
-_KNOWN: dict[str, Callable[..., Aggregate]] = {
-    "count": lambda column, dtype: Count(column),
-    "sum": Sum,
-    "avg": Avg,
-    "min": Min,
-    "max": Max,
-    "var_samp": lambda column, dtype: VarSamp(column),
-    "var_pop": lambda column, dtype: VarPop(column),
-    "stddev_samp": lambda column, dtype: StddevSamp(column),
-    "stddev_pop": lambda column, dtype: StddevPop(column),
-    "count_distinct": CountDistinct,
-    "approx_count_distinct": ApproxCountDistinct,
-}
-
-
 def _maker(
     function: str, type_: DataType, wanted: Column, result: DataType
 ) -> tuple[Callable[..., Aggregate], np.dtype[Any]]:
-    make = _KNOWN[function]
+    make = BUILT_IN[function]
     if function in ("sum", "avg") or function.startswith(("var", "stddev")):
         if not isinstance(type_, (*_WHOLE, *_FRACTIONS, DecimalType)):
             raise ValueError(

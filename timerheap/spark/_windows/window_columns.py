@@ -14,7 +14,8 @@ from timerheap.spark._compat import with_columns
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.build import naive_millis
 from timerheap.spark._sql.rank_functions import GROUPED
-from timerheap.tvf import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner, TimeZone
+from timerheap.tvf.slices import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner
+from timerheap.tvf.zone import TimeZone
 
 if TYPE_CHECKING:
     from timerheap.spark._sql.parser import Joined

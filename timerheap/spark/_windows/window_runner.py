@@ -16,7 +16,7 @@ from timerheap.spark._windows.partial_columns import input_column
 from timerheap.spark._worker.output import ResultBuffer, column_of
 from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.timer import MAX_WATERMARK
-from timerheap.tvf import GlobalWindowAggregate, WindowResults
+from timerheap.tvf.window_aggregate import GlobalWindowAggregate, WindowResults
 
 WINDOW_BOUND = "timerheap.window_bound"
 """Metadata key of a column with a bound of windows: which of `WINDOW_COLUMNS` it is.

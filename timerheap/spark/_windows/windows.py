@@ -48,7 +48,7 @@ from timerheap.spark._plan.named_columns import ColumnOrName, Columns
 from timerheap.spark._query import Late, NullTime, Query, WindowWork
 from timerheap.spark._windows.partial_columns import WindowSpec
 from timerheap.spark._windows.spark_aggregates import ResolvedAggregate, UserAggregate, resolve_aggregate
-from timerheap.tvf import (
+from timerheap.tvf.slices import (
     CumulativeSliceAssigner,
     HoppingSliceAssigner,
     SessionUnsliceAssigner,
@@ -458,7 +458,7 @@ def hop(
     """
 
     def make(zone: str) -> SliceAssigner:
-        return HoppingSliceAssigner(size, slide, offset, zone, event_time=time is not None, any_size=True)
+        return HoppingSliceAssigner(size, slide, offset, zone, event_time=time is not None)
 
     return Windows(
         Source.checked(

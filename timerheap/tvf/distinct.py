@@ -1,40 +1,33 @@
-"""COUNT(DISTINCT), which keeps every value."""
+"""COUNT(DISTINCT): exact, which keeps every value, or estimated by a sketch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from timerheap.tvf.aggregate import Accumulators, Aggregate, Grid
+from timerheap.tvf.accumulators import (
+    Accumulators,
+    Aggregate,
+    Field,
+    FieldAggregate,
+    Grid,
+    object_ufunc,
+)
 from timerheap.tvf.columns import Groups, Multisets, Nullable, group_by
+
+_LG_K = 12  # a sketch has 2 ** 12 buckets
 
 
 class CountDistinct(Aggregate):
     """COUNT(DISTINCT column), exact; nulls are ignored, NaN is one value, and -0.0 equals 0.0.
 
-    Parameters
-    ----------
-    column : str
-        The column whose distinct values are counted.
-    dtype : dtype
-        int64, float64, or object for any hashable values.
-
-    Notes
-    -----
     State is each distinct value with its count, for each key and slice. Windows that share slices are
     computed together, in O(e log e) for e such entries: a value counts from the first window that contains
     its slice to the last.
-
-    Examples
-    --------
-    >>> from timerheap.tvf import Aggregation
-    >>> users = Aggregation([CountDistinct("user", object)])
-    >>> seen = users.accumulate([7, 7, 7], np.array([60] * 3), {"user": ["a", "b", "a"]})
-    >>> users.results(seen)[0].item(), users.columns(seen)["1.values"].counts
-    (2, array([2, 1]))
     """
 
     fields = ("values",)
@@ -124,3 +117,64 @@ def _comparable(values: NDArray[Any]) -> NDArray[np.int64]:
         plain = np.where(np.isnan(values), np.nan, values + 0.0)
         return np.ascontiguousarray(plain, np.float64).view(np.int64)
     return values
+
+
+class ApproxCountDistinct(FieldAggregate):
+    """The estimated number of distinct values, with state of bounded size; nulls are ignored.
+
+    A HyperLogLog sketch of 4096 one-byte buckets has a relative error of about 1.6 %. It is stored in the
+    byte format that every implementation of DataSketches reads. Each distinct value of a slice costs one
+    Python call. Small numbers of values are counted exactly.
+    """
+
+    def __init__(self, column: str, dtype: DTypeLike) -> None:
+        try:
+            import datasketches  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            raise ImportError(
+                "approx_count_distinct requires the package datasketches: pip install datasketches"
+            ) from None
+        self._library: Any = datasketches
+        self._distinct = CountDistinct(column, dtype)
+        field = Field("sketch", np.dtype(object), object_ufunc(self._unite), None)
+        super().__init__([column], dtype, f"approx_count_distinct({column})", [field])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.columns, self.dtype), {"name": self.name}
+
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
+        """Build a sketch of the distinct values of each group."""
+        (column,) = self._distinct.accumulate(groups, inputs)
+        ends = column.offsets.tolist()  # type: ignore[union-attr]
+        values = column.values.tolist()  # type: ignore[union-attr]
+        if self.dtype.kind == "O":
+            values = list(map(_text, values))
+        sketches = np.empty(len(column), object)
+        for group, (start, end) in enumerate(pairwise(ends)):
+            sketch = self._library.hll_sketch(_LG_K, self._library.tgt_hll_type.HLL_8)
+            for value in values[start:end]:
+                sketch.update(value)
+            sketches[group] = sketch.serialize_compact()
+        return (sketches,)
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Return the estimates, rounded."""
+        estimates = (self._read(sketch).get_estimate() for sketch in np.asarray(accumulators[0]).tolist())
+        return np.ma.masked_array(np.rint(np.fromiter(estimates, np.float64)).astype(np.int64))
+
+    def _read(self, sketch: bytes) -> Any:
+        return self._library.hll_sketch.deserialize(sketch)
+
+    def _unite(self, left: bytes, right: bytes) -> bytes:
+        union = self._library.hll_union(_LG_K)
+        union.update(self._read(left))
+        union.update(self._read(right))
+        united: bytes = union.get_result(self._library.tgt_hll_type.HLL_8).serialize_compact()
+        return united
+
+
+def _text(value: object) -> str:
+    """Return a text that differs for different values; a sketch truncates decimals and ignores ""."""
+    if isinstance(value, bytes):
+        return f"b{value.hex()}"
+    return f"s{value}" if isinstance(value, str) else f"o{value}"

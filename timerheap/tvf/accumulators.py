@@ -98,27 +98,12 @@ Accumulators = tuple[Accumulator, ...]
 class Aggregate(ABC):
     """One aggregate of a query, such as ``SUM(v)``.
 
-    Parameters
-    ----------
-    columns : sequence of str
-        The input columns of the aggregate.
-    dtype : dtype
-        The dtype to which the inputs are converted: int64, float64 or object.
-    name : str
-        The name of the aggregate in results and errors.
+    columns: the input columns of the aggregate
+    dtype: the dtype to which the inputs are converted: int64, float64 or object
+    name: its name in results and errors
+    fields: the names of the columns of its accumulators
 
-    Attributes
-    ----------
-    columns, dtype, name
-        The parameters.
-    fields : tuple of str
-        The columns of its accumulators.
-
-    Notes
-    -----
-    `accumulate` turns rows into accumulators, `merge` merges the accumulators of the same key and slice, and
-    `result` and `window_results` compute the results of one window or of many. Each works on whole columns;
-    only Python functions and Python objects cost a Python step per row.
+    Each method works on whole columns; only Python functions and Python objects cost a Python step per row.
     """
 
     fields: tuple[str, ...]
@@ -136,20 +121,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
-        """Return one accumulator for each group of rows.
-
-        Parameters
-        ----------
-        groups : Groups
-            The groups of the rows.
-        inputs : sequence of Nullable, shape (n,) each
-            The values of `columns`.
-
-        Returns
-        -------
-        tuple of columns, shape (g,) each
-            One accumulator for each group.
-        """
+        """Return one accumulator for each group of rows, from the values of `columns`."""
 
     @abstractmethod
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:

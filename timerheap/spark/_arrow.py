@@ -26,6 +26,11 @@ EARLIER = 2
 
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
+_WHOLE = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+_DIGITS = dict(zip(_WHOLE, (3, 5, 10, 19), strict=True))  # that hold all integers of a type
+_BITS = dict(zip(_WHOLE, (8, 16, 32, 64), strict=True))
+_EXACT = {pa.float32(): 24, pa.float64(): 53}  # bits of the integers that a float holds
+
 
 def map_type(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """Return a type after `change` of each type in it, the innermost first, and of itself."""
@@ -230,12 +235,6 @@ def _offset_width(type_: pa.DataType) -> int:
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
         return 4
     return 8 if pa.types.is_large_string(type_) or pa.types.is_large_binary(type_) else 0
-
-
-_WHOLE = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
-_DIGITS = dict(zip(_WHOLE, (3, 5, 10, 19), strict=True))  # that hold all integers of a type
-_BITS = dict(zip(_WHOLE, (8, 16, 32, 64), strict=True))
-_EXACT = {pa.float32(): 24, pa.float64(): 53}  # bits of the integers that a float holds
 
 
 def misfit(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LARGE_RESULTS = tuple(map(int, __version__.split(".")[:2])) >= (4, 3)
+
 
 def _if_known(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
     """Return those of the options that are arguments of a function."""
@@ -44,7 +46,6 @@ def _if_known(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
 
 
 _UTC = _if_known(types.to_arrow_schema, timezone="UTC")  # before 4.2 timestamps are in UTC without it
-_LARGE_RESULTS = tuple(map(int, __version__.split(".")[:2])) >= (4, 3)
 _TUPLES = _if_known(ArrowTableToRowsConversion.convert, return_as_tuples=True)  # 4.0: Rows, also tuples
 
 

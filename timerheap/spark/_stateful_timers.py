@@ -22,6 +22,12 @@ Heap = TimerHeap | KeyTimerHeap
 
 _open: WeakSet[object] = WeakSet()  # states whose timers are in a block
 
+# Part of the users' checkpoints: changing them breaks running queries.
+_STATE = "timerheap"
+_STATE_SCHEMA = f"{FIELD} string, wake_up bigint"  # text, since Spark passes bytes character by character
+
+_taken: WeakSet[object] = WeakSet()  # handles that have a ProcessorTimers
+
 
 class StoredTimers(ABC):
     """Timers in the state of `owner`, which a ``with`` block reads and writes.
@@ -272,13 +278,6 @@ def _own_fields(schema: StructType) -> list[str]:
 
 def _none_if_empty(state: tuple[Any, ...] | list[Any] | None) -> tuple[Any, ...] | None:
     return None if state is None or all(value is None for value in state) else tuple(state)
-
-
-# Part of the users' checkpoints: changing them breaks running queries.
-_STATE = "timerheap"
-_STATE_SCHEMA = f"{FIELD} string, wake_up bigint"  # text, since Spark passes bytes character by character
-
-_taken: WeakSet[object] = WeakSet()  # handles that have a ProcessorTimers
 
 
 class ProcessorTimers(StoredTimers):

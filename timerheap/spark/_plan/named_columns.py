@@ -23,6 +23,9 @@ ColumnOrName = str | Column
 
 _DELAY = "spark.watermarkDelayMs"  # in the metadata of the column that withWatermark() has named
 
+Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Called once for each partition, with its record batches."""
+
 
 class Columns:
     """The columns of a DataFrame that arguments name.
@@ -171,10 +174,6 @@ def with_assigned_time(df: DataFrame, assigner: TimestampAssigner) -> DataFrame:
     fields = [StructField(field.name, field.dataType) for field in df.schema]
     timed = StructType([*fields, StructField(TIME, LongType())])
     return map_batches(df, AssignedTimes(assigner, df.schema), timed)
-
-
-Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Called once for each partition, with its record batches."""
 
 
 def map_batches(df: DataFrame, stage: Stage, result: StructType | str) -> DataFrame:

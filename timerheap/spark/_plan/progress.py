@@ -47,6 +47,11 @@ _MERGES: dict[str, Callable[[Column, Column], Column]] = {
 }
 """What makes one value of two, for each object in the metrics of a task."""
 
+_HELD = [metric.name for metric in TASK_METRICS if metric.of_all]
+_TIMES = ["watermark", "newest_event_time", "event_time_lag", "clock_lag"]
+_REPORTED = ["groups", "max_parallelism"]
+_COUNTED = [m.name for m in TASK_METRICS if m.name not in (*_HELD, *_TIMES, *_REPORTED)]
+
 
 def output_type(result: StructType, flat: bool = False) -> StructType:
     """Return the type of what the operator of a stream returns: results, or arrays of them, and metrics."""
@@ -151,12 +156,6 @@ def _repeatable(observed: DataFrame) -> DataFrame:
     node = logical_plan(observed)
     node = node.copy(node.name(), node.metrics(), node.child(), _DATAFRAME)
     return of_plan(observed.sparkSession, node)
-
-
-_HELD = [metric.name for metric in TASK_METRICS if metric.of_all]
-_TIMES = ["watermark", "newest_event_time", "event_time_lag", "clock_lag"]
-_REPORTED = ["groups", "max_parallelism"]
-_COUNTED = [m.name for m in TASK_METRICS if m.name not in (*_HELD, *_TIMES, *_REPORTED)]
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ from timerheap.spark._worker.states import (
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, TimerBatch
 
+Fire = Callable[[np.ndarray, TimerBatch], None]
+
 
 class StagedTimers:
     """The timers up to a watermark, by key.
@@ -288,9 +290,6 @@ class StagedTimers:
             self._start = np.concatenate([self._start, zeros])
             self._stop = np.concatenate([self._stop, zeros])
         return numbers
-
-
-Fire = Callable[[np.ndarray, TimerBatch], None]
 
 
 def fire_before(staged: StagedTimers, numbers: np.ndarray, timestamps: np.ndarray, fire: Fire) -> None:

@@ -24,6 +24,21 @@ _EXACT: dict[pa.DataType, set[type]] = {
     pa.float64(): {float, type(None)},
 } | {type_: {int, type(None)} for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
 
+_ROWS = 1 << 12  # results in an array, which Spark copies as a whole
+_AIM, _MOST_IN_FRAME = 1 << 20, 1 << 22  # bytes of an array
+
+_FORMATS: dict[pa.DataType, tuple[str, int]] = {
+    pa.int8(): ("integer", 1),
+    pa.int16(): ("integer", 2),
+    pa.int32(): ("integer", 4),
+    pa.int64(): ("integer", 8),
+    pa.float64(): ("float", 8),
+    pa.bool_(): ("bool", 0),
+    pa.string(): ("string", 0),
+    pa.binary(): ("binary", 0),
+}
+_MOST = 1 << 16  # rows that become columns at once, which take far less memory
+
 
 def column_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """Build a column of shape (n,) from values; raise ValueError if one does not pass `checker`.
@@ -217,10 +232,6 @@ def undeclared(tag: OutputTag) -> str:
     )
 
 
-_ROWS = 1 << 12  # results in an array, which Spark copies as a whole
-_AIM, _MOST_IN_FRAME = 1 << 20, 1 << 22  # bytes of an array
-
-
 def result_frames(results: pa.Table, metrics: pa.Array | None = None) -> Iterator[pd.DataFrame]:
     """Yield DataFrames of the columns `RESULTS` and `METRICS`, which is set in the last row if it is passed.
 
@@ -289,19 +300,6 @@ class _Series(pd.Series):
 
 class _Frame(pd.DataFrame):
     _constructor_sliced = _Series
-
-
-_FORMATS: dict[pa.DataType, tuple[str, int]] = {
-    pa.int8(): ("integer", 1),
-    pa.int16(): ("integer", 2),
-    pa.int32(): ("integer", 4),
-    pa.int64(): ("integer", 8),
-    pa.float64(): ("float", 8),
-    pa.bool_(): ("bool", 0),
-    pa.string(): ("string", 0),
-    pa.binary(): ("binary", 0),
-}
-_MOST = 1 << 16  # rows that become columns at once, which take far less memory
 
 
 class ResultBuffer:

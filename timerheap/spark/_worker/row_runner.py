@@ -45,6 +45,8 @@ from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import TimestampAssigner
 
+_AHEAD = 1 << 16  # timers whose keys are looked up at once
+
 
 @dataclass(frozen=True)
 class AssignedTimes:
@@ -252,9 +254,6 @@ class RowsAhead:
                 f"a timer was registered for {timer}, more than 30 years before {now}, the time of its row; "
                 "timers are in epoch milliseconds: pass seconds * 1000, or a datetime"
             )
-
-
-_AHEAD = 1 << 16  # timers whose keys are looked up at once
 
 
 class RowRunner:

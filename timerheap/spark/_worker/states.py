@@ -41,6 +41,13 @@ from timerheap.state import BatchValueState, StateDescriptor, ValueState, ValueS
 from timerheap.state_ttl import has_event_time
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
+CONTENTS: dict[str, Callable[..., pa.DataType]] = {
+    "value": lambda type_: type_,
+    "list": lambda element: pa.list_(pa.field("element", element)),
+    "map": pa.map_,
+}
+"""The type of a key's contents, by the shape of the state."""
+
 
 def no_processing_time() -> NoReturn:
     """Raise the error for processing time in a query without it."""
@@ -208,14 +215,6 @@ class RowExpiryClock(RowClock, GroupExpiryClock):
     def now(self, event_time: bool) -> int:
         """Return the micro-batch's time, or the time of the row or timer, but at least the watermark."""
         return self.event_time() if event_time else super().now(event_time)
-
-
-CONTENTS: dict[str, Callable[..., pa.DataType]] = {
-    "value": lambda type_: type_,
-    "list": lambda element: pa.list_(pa.field("element", element)),
-    "map": pa.map_,
-}
-"""The type of a key's contents, by the shape of the state."""
 
 
 class _GroupBackend:

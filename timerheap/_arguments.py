@@ -23,6 +23,11 @@ _QUOTED_NUMBER = re.compile(r"'\s*([+-]?[\d.]+)\s*'", re.ASCII)
 _PART = re.compile(r"([+-]?)\s*(\d*)(?:\.(\d*))?\s+([a-z]+?)s?(?:\s+|$)", re.ASCII)
 _SYNTAX = "a duration such as '10 minutes' or '1 hour 30 minutes'"
 
+Length = int | timedelta | str
+"""A duration: an int is a number of milliseconds, a str is a Spark interval, such as "10 minutes"."""
+
+_LONGEST_WINDOW = (2**63 - 1) // 4  # so that the sum of a few lengths fits into int64
+
 
 def interval_micros(name: str, text: str) -> int:
     """Parse a duration as Spark's ``withWatermark`` does, to an int of microseconds.
@@ -69,12 +74,6 @@ def _part_micros(name: str, text: str, sign: str, whole: str, fraction: str | No
         )
     micros = int(whole or 0) * _MICROS[unit] + int((fraction or "").ljust(6, "0")[:6])
     return -micros if sign == "-" else micros
-
-
-Length = int | timedelta | str
-"""A duration: an int is a number of milliseconds, a str is a Spark interval, such as "10 minutes"."""
-
-_LONGEST_WINDOW = (2**63 - 1) // 4  # so that the sum of a few lengths fits into int64
 
 
 def milliseconds(name: str, value: Length) -> int:

@@ -24,6 +24,29 @@ from timerheap.types import LOCAL, arrow_type
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_PLAIN = (GeneratorType, list)
+_TABLE = "__arrow_c_stream__"  # an attribute of the tables and columns of pyarrow, pandas and others
+_CONSTANT = {
+    type(None),
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    Decimal,
+    datetime.date,
+    datetime.datetime,
+    datetime.timedelta,
+}
+
+Convert = Callable[[Any], Any]
+RowClass = Callable[..., Callable[..., tuple[Any, ...]]]
+"""Takes the names of the fields and returns what takes their values: ``pyspark.sql.Row``, `NamedRow`."""
+
+_LEVELS = 56  # of lists, maps and structs; Arrow reads 64, with those around a value
+
+_NUMPY_TIMES = (np.datetime64, np.timedelta64)
+
 
 def records(method: str, returned: object) -> Iterable[Any]:
     """Return an iterable of the records that a method returned or yields; None stands for no records.
@@ -59,22 +82,6 @@ def records(method: str, returned: object) -> Iterable[Any]:
     return returned
 
 
-_PLAIN = (GeneratorType, list)
-_TABLE = "__arrow_c_stream__"  # an attribute of the tables and columns of pyarrow, pandas and others
-_CONSTANT = {
-    type(None),
-    bool,
-    int,
-    float,
-    str,
-    bytes,
-    Decimal,
-    datetime.date,
-    datetime.datetime,
-    datetime.timedelta,
-}
-
-
 def detached(value: Any) -> Any:
     """Return a value that later changes of `value` do not reach: itself if nothing in it can change.
 
@@ -88,11 +95,6 @@ def detached(value: Any) -> Any:
     if type(value) in _CONSTANT or (fixed and all(type(each) in _CONSTANT for each in value)):
         return value
     return deepcopy(value)
-
-
-Convert = Callable[[Any], Any]
-RowClass = Callable[..., Callable[..., tuple[Any, ...]]]
-"""Takes the names of the fields and returns what takes their values: ``pyspark.sql.Row``, `NamedRow`."""
 
 
 def local_reader(type_: pa.DataType) -> Convert | None:
@@ -116,9 +118,6 @@ class Misfit(ValueError):
 def is_timed(type_: pa.DataType) -> bool:
     """Return whether a type is one of `ArrowTypes.timed`; users' fields may always be null."""
     return type_.num_fields == 2 and type_.field(1).name == "at" and not type_.field(1).nullable
-
-
-_LEVELS = 56  # of lists, maps and structs; Arrow reads 64, with those around a value
 
 
 def expect_shallow(type_: pa.DataType, what: str) -> None:
@@ -295,9 +294,6 @@ def _checker(type_: pa.DataType) -> Convert:
     if is_.is_struct(type_):
         return _row(type_)
     return _by_arrow(type_)
-
-
-_NUMPY_TIMES = (np.datetime64, np.timedelta64)
 
 
 def exact_class(type_: pa.DataType) -> tuple[type | None, int]:

@@ -24,6 +24,15 @@ from timerheap._native._core import xxh64
 
 _U32 = 0xFFFFFFFF
 
+_JavaHasher = Callable[[Any], int]
+_SparkEncoder = Callable[[Any], bytes]
+_SparkHasher = Callable[[Any, int], int]  # value, seed -> the next seed
+
+_U64 = 0xFFFFFFFFFFFFFFFF
+
+_EPOCH = datetime.datetime(1970, 1, 1)
+_SPARK_ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+
 
 def murmur_hash(code: int) -> int:
     """Compute Flink's ``MathUtils.murmurHash``: the absolute value of murmur3 with seed 0.
@@ -98,13 +107,6 @@ def _murmur3(codes: NDArray[np.uint32], seed: int) -> NDArray[np.int32]:
     codes = (codes ^ codes >> np.uint32(16)) * np.uint32(0x85EBCA6B)
     codes = (codes ^ codes >> np.uint32(13)) * np.uint32(0xC2B2AE35)
     return (codes ^ codes >> np.uint32(16)).view(np.int32)
-
-
-_JavaHasher = Callable[[Any], int]
-_SparkEncoder = Callable[[Any], bytes]
-_SparkHasher = Callable[[Any, int], int]  # value, seed -> the next seed
-
-_U64 = 0xFFFFFFFFFFFFFFFF
 
 
 # ---- Java's hashCode -----------------------------------------------------------------------------
@@ -386,8 +388,6 @@ def _timestamp_encoder(spark_type: str, epoch: datetime.datetime) -> _SparkEncod
 
 
 _encode_days = _int_encoder("date", 32)
-_EPOCH = datetime.datetime(1970, 1, 1)
-_SPARK_ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 _SPARK_ENCODERS: dict[str, _SparkEncoder] = {
     "boolean": lambda value: _expect(bool, value, "value must be a Spark boolean").to_bytes(4, "little"),
     "tinyint": _int_encoder("tinyint", 8),

@@ -18,6 +18,8 @@ from timerheap.types import TypeInformation, Types, _Subscripted, arrow_type
 
 _OUTER = {"inner": "", "left": "left", "right": "right", "full": "left and right"}  # whose misses are emitted
 
+LateRowCallback = Callable[[Any, KeyedCoProcessFunction.Context], Iterable[Any] | None]
+
 
 class ProcessJoinFunction(Function, ABC):
     """Computes output rows from each pair of rows of an `IntervalJoin` (Flink's ``ProcessJoinFunction``).
@@ -53,9 +55,6 @@ class ProcessJoinFunction(Function, ABC):
         self, left: Any, right: Any, ctx: ProcessJoinFunction.Context
     ) -> Iterable[Any] | None:
         """Process one pair; yield output rows. In an outer join `left` or `right` is None in a miss."""
-
-
-LateRowCallback = Callable[[Any, KeyedCoProcessFunction.Context], Iterable[Any] | None]
 
 
 class _Each(ProcessJoinFunction):

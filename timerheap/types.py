@@ -10,14 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-class _Subscripted:
-    """A class that can be subscripted in annotations and in the bases of a class; the types are not used."""
-
-    def __class_getitem__(cls, types: object) -> GenericAlias:
-        return GenericAlias(cls, types)
-
-
 LOCAL = "+00:00"
 """Time zone of the Arrow type of moments that Python has in local time; those in UTC have "UTC"."""
 
@@ -50,6 +42,13 @@ _ALIASES = {
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|[A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:])")
 
 _DAY_TIME = re.compile(r"interval (day|hour|minute|second)")  # how Spark writes a DayTimeIntervalType
+
+
+class _Subscripted:
+    """A class that can be subscripted in annotations and in the bases of a class; the types are not used."""
+
+    def __class_getitem__(cls, types: object) -> GenericAlias:
+        return GenericAlias(cls, types)
 
 
 class TypeInformation:

@@ -31,6 +31,10 @@ _TIMERS = ("event_time_timers", "processing_time_timers")
 _COUNTS = ("keys", *_TIMERS, "buffered_rows", "windows", "late_rows", "bytes")
 _FIRSTS = ("next_event_time_timer", "next_processing_time_timer")
 
+_BINS = 60
+_DOMAINS = {"event_time": "C0", "processing_time": "C1"}
+_DAY = 86_400_000  # ms; matplotlib counts days
+
 
 def report(state: CheckpointState, console: Console) -> None:
     """Print what a checkpoint holds; times are in UTC.
@@ -178,11 +182,6 @@ def _ago(time: Any) -> str:
 
 def _duration(milliseconds: int) -> str:
     return f"{milliseconds} ms" if milliseconds < 1000 else str(timedelta(seconds=milliseconds // 1000))
-
-
-_BINS = 60
-_DOMAINS = {"event_time": "C0", "processing_time": "C1"}
-_DAY = 86_400_000  # ms; matplotlib counts days
 
 
 def plot(state: CheckpointState, file: Path) -> None:

@@ -13,6 +13,9 @@ from timerheap._arguments import int64, not_negative
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkOutput
 
+_KINDS: dict[str, Callable[[Any], Any]] = {"list": list, "tuple": tuple, "set": set, "dict": dict}
+_MISSING = object()
+
 
 class WatermarkGenerator:
     """Generates the watermarks of one channel (Flink's ``WatermarkGenerator``).
@@ -120,8 +123,6 @@ class _NoRow:
 
 
 _NO_ROW = _NoRow()
-_KINDS: dict[str, Callable[[Any], Any]] = {"list": list, "tuple": tuple, "set": set, "dict": dict}
-_MISSING = object()
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap.flink import (
-    InternalTimer,
-    TimerSerializer,
-    TypeSerializer,
-    assign_to_key_group,
-    java_hash_code,
-)
+from timerheap.flink import InternalTimer, TypeSerializer, assign_to_key_group, java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
+from timerheap.flink.timer_bytes import TimerSerializer
 
 int64s = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(st.characters(), max_size=20) | st.text("ab\0\x7f\x80\ud800\U0001f600", max_size=200)
@@ -61,25 +57,6 @@ def test_a_deserialized_timer_equals_the_serialized_one(case: Any) -> None:
         assert types_of(back) == types_of(timer)
 
 
-@given(typed_timers())
-def test_bulk_methods_equal_single_calls(case: Any) -> None:
-    serializer, timers = case
-    codes = np.arange(len(timers), dtype=np.uint32) << 24
-    if timers:
-        columns = list(zip(*timers, strict=True))
-        ones = [serializer.serialize(timer) for timer in timers]
-        assert serializer.serialize_many(*columns) == sorted(ones)
-        coded = [
-            serializer.serialize(timer, lambda _, code=code: code)
-            for timer, code in zip(timers, codes.tolist(), strict=True)
-        ]
-        assert serializer.serialize_many(*columns, codes) == sorted(coded)
-        for start, data in [(8, ones), (12, coded)]:
-            assert serializer.deserialize_many(data, start) == timers
-            assert serializer.deserialize_many(data * 20, start) == timers * 20  # as columns, where supported
-    assert serializer.deserialize_many([]) == []
-
-
 @given(typed_timers(2), st.data())
 def test_bytes_sort_by_timestamp_and_identify_timers(case: Any, data: Any) -> None:
     serializer, timers = case
@@ -93,12 +70,8 @@ def test_bytes_sort_by_timestamp_and_identify_timers(case: Any, data: Any) -> No
 @given(st.sampled_from(sorted(TYPES)), st.sampled_from(sorted(TYPES)), st.binary(max_size=60))
 def test_random_bytes_raise_or_are_the_only_form_of_a_timer(key: str, namespace: str, data: bytes) -> None:
     serializer = TimerSerializer(key, namespace)
-    try:
+    with suppress(ValueError):
         timer = serializer.deserialize(data)
-    except ValueError:
-        with pytest.raises(ValueError, match="data must be a timer of"):
-            serializer.deserialize_many([data] * 20)
-    else:
         if "nan" not in repr(timer):  # NaN has many forms
             assert serializer.serialize(timer) == data
 
@@ -183,8 +156,6 @@ def test_a_value_of_the_wrong_type_raises(
         pattern = f"{part} must be what the serializer '{key_type}' takes.*{message}"
         with pytest.raises(error, match=pattern):
             serializer.serialize(timer)
-        with pytest.raises(error, match=pattern):
-            serializer.serialize_many(*([value] for value in timer))
 
 
 @pytest.mark.parametrize(
@@ -199,8 +170,6 @@ def test_a_value_of_the_wrong_type_raises(
 def test_an_invalid_timestamp_raises(timer: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         TimerSerializer().serialize(timer)
-    with pytest.raises(error, match=message):
-        TimerSerializer().serialize_many(*([value] for value in timer))
 
 
 def test_a_custom_serializer_is_used() -> None:
@@ -216,9 +185,7 @@ def test_a_custom_serializer_is_used() -> None:
 
     serializer = TimerSerializer(Hex(), "void")
     timers = [InternalTimer(i, f"{i:06x}", None) for i in range(50)]
-    data = serializer.serialize_many(*zip(*timers, strict=True))
-    assert data == [serializer.serialize(timer) for timer in timers]  # in sorted order
-    assert serializer.deserialize_many(data) == timers
+    assert [serializer.deserialize(serializer.serialize(timer)) for timer in timers] == timers
     with pytest.raises(ValueError, match="key must be what the serializer 'hex' takes"):
         serializer.serialize((0, "xyz", None))
 
@@ -242,9 +209,7 @@ def test_bulk_key_groups_equal_single_ones(max_parallelism: int, keys: list[Any]
     assert owned.of_many(keys).tolist() == expected
     assert [owned.of(key) for key in keys] == expected
     codes = [java_hash_code(key) % (1 << 32) for key in keys]
-    assert owned.hash_codes(keys).tolist() == codes
     assert [owned.hash_code(key) for key in keys] == codes
-    assert owned.of_hash_codes(np.array(codes, np.uint32)).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -257,8 +222,6 @@ def test_a_key_outside_the_owned_key_groups_raises(keys: list[Any]) -> None:
     for of_one in (owned.of, owned.hash_code):
         with pytest.raises((ValueError, TypeError, OverflowError), match="key must"):
             list(map(of_one, keys))
-    with pytest.raises((ValueError, TypeError, OverflowError), match="key must"):
-        owned.hash_codes(keys)
 
 
 def test_a_nan_key_raises_and_a_custom_hash_code_is_used() -> None:

@@ -10,13 +10,13 @@ from timerheap import MIN_WATERMARK
 from timerheap.flink import (
     InternalTimer,
     InternalTimerService,
-    InternalTimersSnapshot,
     KeyGroupRange,
     ManualProcessingTimeService,
     RocksDBTimerQueue,
     TimerQueue,
     assign_to_key_group,
 )
+from timerheap.flink.internal_timer_service import InternalTimersSnapshot
 
 
 @pytest.fixture

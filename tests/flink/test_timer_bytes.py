@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from timerheap.flink import InternalTimer, TimerSerializer
+from timerheap.flink import InternalTimer
+from timerheap.flink.timer_bytes import TimerSerializer
 
 NAMESPACES = {type(None): "void", list: "time_window", str: "string"}
 

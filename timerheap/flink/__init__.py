@@ -10,7 +10,6 @@ from timerheap._states import KeyContext
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.internal_timer_service import (
     InternalTimerService,
-    InternalTimersSnapshot,
     Triggerable,
 )
 from timerheap.flink.key_groups import (
@@ -22,15 +21,14 @@ from timerheap.flink.key_groups import (
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
-from timerheap.flink.memory_states import MemoryRuntimeContext
-from timerheap.flink.operators import KeyedCoProcessOperator, KeyedProcessOperator, StreamElement
+from timerheap.flink.operators import KeyedCoProcessOperator, KeyedProcessOperator
 from timerheap.flink.processing_time import (
     ManualProcessingTimeService,
     ProcessingTimeService,
     SystemProcessingTimeService,
 )
 from timerheap.flink.rocksdb_queue import RocksDBTimerQueue
-from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
+from timerheap.flink.timer_bytes import TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.flink.timer_service_manager import InternalTimeServiceManager
 from timerheap.flink.valves import IndexedCombinedWatermarkStatus, StatusWatermarkValve
@@ -45,22 +43,18 @@ __all__ = [
     "InternalTimeServiceManager",
     "InternalTimer",
     "InternalTimerService",
-    "InternalTimersSnapshot",
     "KeyContext",
     "KeyGroupRange",
     "KeyedCoProcessOperator",
     "KeyedProcessOperator",
     "KeyedTimerQueue",
     "ManualProcessingTimeService",
-    "MemoryRuntimeContext",
     "ProcessingTimeService",
     "RocksDBTimerQueue",
     "StatusWatermarkValve",
-    "StreamElement",
     "StreamRecord",
     "SystemProcessingTimeService",
     "TimerQueue",
-    "TimerSerializer",
     "TimestampsAndWatermarksOperator",
     "Triggerable",
     "TypeSerializer",

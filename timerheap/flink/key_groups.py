@@ -254,15 +254,11 @@ class OwnedKeyGroups:
 
     def of_many(self, keys: Sequence[Any]) -> npt.NDArray[np.uint32]:
         """Compute the key groups of many keys; see `of`."""
-        key_groups = self.of_hash_codes(self._codes_of(keys))
+        key_groups = murmur_hashes(self._codes_of(keys)) % np.uint32(self.max_parallelism)
         strangers = np.flatnonzero((key_groups < self._first) | (key_groups > self._last))
         if len(strangers):
             self.of(keys[strangers[0]])  # raises an error for that key
         return key_groups
-
-    def of_hash_codes(self, hash_codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        """Compute the key groups, owned or not, of keys with the given hash codes."""
-        return murmur_hashes(hash_codes) % np.uint32(self.max_parallelism)
 
     def hash_code(self, key: Any) -> int:
         """Compute the hash code, uint32, of a key in an owned key group; raise the errors of `of`.
@@ -272,12 +268,6 @@ class OwnedKeyGroups:
         if not self._are_all:
             self.of(key)
         return self._code_of(key)
-
-    def hash_codes(self, keys: Sequence[Any]) -> npt.NDArray[np.uint32]:
-        """Compute the hash codes of many keys; see `hash_code`."""
-        if not self._are_all:
-            self.of_many(keys)
-        return self._codes_of(keys)
 
     def _code_of(self, key: Any) -> int:
         if type(key) is int and self._is_javas and _MIN <= key <= _MAX:

@@ -120,30 +120,8 @@ class MemoryRuntimeContext(KeyedRuntimeContext):
     """Returns states that live in memory.
 
     They accept, refuse and return what the states of a function on Spark do, except that a struct is returned
-    as a tuple with named fields instead of a ``pyspark.sql.Row``. Values are copied on the way in and out.
-
-    Parameters
-    ----------
-    key_context : KeyContext
-        Holds the current key.
-    max_parallelism : int, default 128
-        The value of `get_max_number_of_parallel_subtasks`.
-
-    Notes
-    -----
-    Values are checked with pyarrow. Without it, values are copied (``copy.deepcopy``) and not checked.
-
-    Examples
-    --------
-    >>> from timerheap.flink import KeyContext
-    >>> from timerheap import ListStateDescriptor, Types
-    >>> keys = KeyContext()
-    >>> seen = MemoryRuntimeContext(keys).get_list_state(ListStateDescriptor("seen", Types.STRING()))
-    >>> keys.current_key = "N14228"
-    >>> seen.add("EWR")
-    >>> keys.current_key = "N24211"
-    >>> list(seen)
-    []
+    as a tuple with named fields instead of a ``pyspark.sql.Row``. Values are copied on the way in and out;
+    without pyarrow, which checks them, that is all.
     """
 
     def __init__(self, key_context: KeyContext[Any], max_parallelism: int = 128) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import chain, compress, islice
+from itertools import chain, compress
 from operator import index
 from os import PathLike
 from types import TracebackType
 from typing import Generic, Self, TypeVar
-
-import numpy as np
 
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
@@ -18,6 +16,10 @@ from timerheap.flink.rocksdb_store import FIRST, Store
 from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
 from timerheap.hashing import java_hash_code
 
+K = TypeVar("K", bound=Hashable)
+N = TypeVar("N", bound=Hashable)
+
+_KEY = 12  # the offset of the key, after the timestamp and the hash code
 _CACHED = 1_024  # entries to read at a time
 _MOST_CACHED = 2 * _CACHED
 
@@ -139,13 +141,6 @@ class CachedHead:
             self._through = self._cache[-1]
 
 
-K = TypeVar("K", bound=Hashable)
-N = TypeVar("N", bound=Hashable)
-
-_BATCH = 8_192  # timers to serialize at a time
-_KEY = 12  # the offset of the key, after the timestamp and the hash code
-
-
 class RocksDBTimerQueue(Generic[K, N]):
     """A timer queue in a RocksDB directory, with the interface of `TimerQueue`.
 
@@ -157,9 +152,11 @@ class RocksDBTimerQueue(Generic[K, N]):
     max_parallelism, key_group_range, hash_code
         As in `TimerQueue`.
     key_serializer, namespace_serializer : str or TypeSerializer, default "any"
-        As in `TimerSerializer`. ``"any"`` serializes None, bools, ints of 64 bits, floats, strings, bytes and
-        tuples of these; ``"long"``, ``"string"``, ``"void"``, ``"time_window"`` and others are Flink's
-        formats and need fewer bytes.
+        The serializers of keys and namespaces. Flink's own formats are ``"long"``, ``"int"``, ``"short"``,
+        ``"byte"``, ``"double"``, ``"boolean"``, ``"string"``, ``"bytes"``, ``"void"`` (None, Flink's
+        ``VoidNamespace``) and ``"time_window"`` (a tuple of start and end). ``"any"`` is timerheap's own
+        format for values of different types: None, bools, ints of 64 bits, floats, strings, bytes and tuples
+        of these, each after a byte that names its type. A `TypeSerializer` is used unchanged.
     sync : bool, default False
         Whether each call waits until its changes are on disk, which takes milliseconds.
 
@@ -179,11 +176,10 @@ class RocksDBTimerQueue(Generic[K, N]):
     they also survive a crash of the machine. `add_many` and `remove_keys` are atomic. ``close``
     only makes the next opening faster. The queue is a context manager.
 
-    **Order.** A timer is stored as its timestamp, its key's hash code, its key and its namespace, as
-    `TimerSerializer` writes them, and timers are ordered by these bytes. In Flink's
-    ``RocksDBCachingPriorityQueueSet`` the key group comes first, and a heap holds the first timers of all key
-    groups. Here one scan serves all key groups; to find the timers of one key group, all timers are scanned
-    and their key groups are computed from the stored hash codes.
+    **Order.** A timer is stored as its timestamp, its key's hash code, its key and its namespace, and timers
+    are ordered by these bytes. In Flink's ``RocksDBCachingPriorityQueueSet`` the key group comes first, and a
+    heap holds the first timers of all key groups. Here one scan serves all key groups; to find the timers of
+    one key group, all timers are scanned.
 
     **Identity.** Timers are compared by these bytes: 1, 1.0 and True are three keys. The queue returns keys
     as their serializer reads them.
@@ -263,14 +259,14 @@ class RocksDBTimerQueue(Generic[K, N]):
     def peek(self) -> InternalTimer[K, N] | None:
         """Return the head, a timer with the lowest timestamp, or None."""
         head = self._timers.first()
-        return None if head is None else self._serializer.deserialize(head, _KEY)
+        return None if head is None else self._timer_of(head)
 
     def poll(self) -> InternalTimer[K, N] | None:
         """Remove and return the head, which `peek` returns, or return None."""
         head = self._timers.first()
         if head is None:
             return None
-        timer = self._serializer.deserialize(head, _KEY)
+        timer = self._timer_of(head)
         self._timers.remove(head)
         return timer
 
@@ -282,7 +278,7 @@ class RocksDBTimerQueue(Generic[K, N]):
         TypeError, OverflowError, ValueError, OSError
             As for `add`.
         """
-        self._timers.add_many(self._all_bytes_of(timers))
+        self._timers.add_many([self._bytes_of(timer) for timer in timers])
 
     def remove_keys(self, keys: Iterable[K], /) -> int:
         """Remove all timers of many keys in one scan; return their number.
@@ -311,9 +307,7 @@ class RocksDBTimerQueue(Generic[K, N]):
             As for `add`.
         """
         part = self._bytes_of_key(key)
-        return self._serializer.deserialize_many(
-            [data for data in self._scan() if data.startswith(part, 8)], _KEY
-        )
+        return [self._timer_of(data) for data in self._scan() if data.startswith(part, 8)]
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
         """Return the timers of one key group in firing order. A scan, O(n).
@@ -325,15 +319,12 @@ class RocksDBTimerQueue(Generic[K, N]):
         """
         if key_group not in self._key_groups.range:
             raise ValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
-        found: list[bytes] = []
-        for data in self._timers.scan():
-            codes = b"".join([one[8:_KEY] for one in data])
-            if len(codes) != 4 * len(data):
-                self._serializer.deserialize_many(data, _KEY)  # raises an error for the invalid timer
-            hash_codes = np.frombuffer(codes, ">u4").astype(np.uint32)
-            here = self._key_groups.of_hash_codes(hash_codes) == index(key_group)
-            found += compress(data, here.tolist())
-        return self._serializer.deserialize_many(found, _KEY)
+        found: list[InternalTimer[K, N]] = []
+        for chunk in self._timers.scan():
+            timers = [self._timer_of(data) for data in chunk]
+            key_groups = self._key_groups.of_many([timer.key for timer in timers])
+            found += compress(timers, (key_groups == index(key_group)).tolist())
+        return found
 
     def clear(self) -> None:
         """Remove all timers."""
@@ -361,8 +352,7 @@ class RocksDBTimerQueue(Generic[K, N]):
         self.close()
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:
-        chunks = self._timers.scan()  # start the scan now, not at the first timer
-        return chain.from_iterable(self._serializer.deserialize_many(chunk, _KEY) for chunk in chunks)
+        return map(self._timer_of, self._scan())  # the scan starts now, not at the first timer
 
     def __len__(self) -> int:
         return len(self._timers)
@@ -388,20 +378,8 @@ class RocksDBTimerQueue(Generic[K, N]):
     def _bytes_of(self, timer: tuple[int, K, N]) -> bytes:
         return self._serializer.serialize(timer, self._key_groups.hash_code)
 
-    def _all_bytes_of(self, timers: Iterable[tuple[int, K, N]]) -> list[bytes]:
-        remaining = iter(timers)
-        data: list[bytes] = []
-        while batch := list(islice(remaining, _BATCH)):
-            try:
-                timestamps = [timestamp for timestamp, _, _ in batch]
-                keys = [key for _, key, _ in batch]
-                namespaces = [namespace for _, _, namespace in batch]
-            except (TypeError, ValueError):
-                data += map(self._bytes_of, batch)  # raises an error for the invalid timer
-                continue
-            hash_codes = self._key_groups.hash_codes(keys)
-            data += self._serializer.serialize_many(timestamps, keys, namespaces, hash_codes)
-        return data
+    def _timer_of(self, data: bytes) -> InternalTimer[K, N]:
+        return self._serializer.deserialize(data, _KEY)
 
     def _bytes_of_key(self, key: K) -> bytes:
         return self._key_groups.hash_code(key).to_bytes(4, "big") + self._serializer.serialize_key(key)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
-from itertools import repeat
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from timerheap._arguments import int64, sized_integer
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
-Rows = npt.NDArray[np.uint8]  # shape (timers, bytes of each)
-
 _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 _DOUBLE = struct.Struct(">d")
 _WINDOW = struct.Struct(">qq")
+
+_SIGN = 1 << 63
+_TIMESTAMP = struct.Struct(">Q")
+_WITH_HASH_CODE = struct.Struct(">QI")
+_SERIALIZER_ERRORS = (TypeError, OverflowError, ValueError, RecursionError)
 
 
 class TypeSerializer(ABC):
@@ -47,24 +46,6 @@ class TypeSerializer(ABC):
 
         Raise a ValueError, IndexError or struct.error if the data is invalid.
         """
-
-    def serialize_many(self, values: Sequence[Any], /) -> Iterable[bytes]:
-        """Serialize many values; see `serialize`."""
-        return [self.serialize(value) for value in values]
-
-    def serialize_column(self, values: Sequence[Any], /) -> Rows | None:
-        """Serialize many values, one per row; return None for values of different forms.
-
-        The caller then uses `serialize_many`.
-        """
-        return None
-
-    def deserialize_column(self, rows: Rows, start: int, /) -> tuple[list[Any], int] | None:
-        """Deserialize the values that start at `start` in each row; return the values and their common end.
-
-        Return None if their forms or lengths differ. The caller then uses `deserialize` for each.
-        """
-        return None
 
 
 _byte = partial(sized_integer, "value", bits=8)
@@ -98,20 +79,6 @@ class _Long(_Fixed):
         except struct.error:
             return super().serialize(value)  # raises the appropriate error
 
-    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
-        if set(map(type, values)) != {int}:
-            return None
-        try:
-            return np.array(values, ">i8").view(np.uint8).reshape(-1, 8)
-        except OverflowError:
-            return None  # serialize_many then raises an error that names the value
-
-    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
-        if start + 8 > rows.shape[1]:
-            return None
-        column = np.ascontiguousarray(rows[:, start : start + 8])
-        return column.view(">i8").ravel().tolist(), start + 8
-
 
 class _Boolean(TypeSerializer):
     name = "boolean"
@@ -142,14 +109,6 @@ class _Void(TypeSerializer):
             raise ValueError(f"a void must be 0, got {data[start]}")
         return None, start + 1
 
-    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
-        return np.zeros((len(values), 1), np.uint8) if set(map(type, values)) == {type(None)} else None
-
-    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
-        if start >= rows.shape[1] or rows[:, start].any():
-            return None
-        return [None] * len(rows), start + 1
-
 
 class _TimeWindow(TypeSerializer):
     """Serializes a window ``(start, end)`` like Flink's ``TimeWindow.Serializer``."""
@@ -163,12 +122,6 @@ class _TimeWindow(TypeSerializer):
 
     def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
         return _WINDOW.unpack_from(data, start), start + 16
-
-    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
-        return _fields_column(_Long(), values) if _sizes(values) == {2} else None
-
-    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
-        return _read_fields(_Long(), 2, rows, start)
 
 
 class _Bytes(TypeSerializer):
@@ -217,11 +170,6 @@ class _String(TypeSerializer):
             unit, at = _read_sevens(data, at)
             units += unit.to_bytes(2, "little")
         return units.decode("utf-16-le", "surrogatepass"), at
-
-    def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
-        if set(map(type, values)) == {str} and max(map(len, values)) < 127 and all(map(str.isascii, values)):
-            return [b"%c%b" % (len(value) + 1, value.encode()) for value in values]
-        return super().serialize_many(values)
 
 
 def _in_sevens(number: int) -> bytes:
@@ -275,27 +223,6 @@ class _Any(TypeSerializer):
             )
         return part.deserialize(data, start + 1)
 
-    def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
-        tag, part = self._part_of_all(values)
-        if part is None:
-            return super().serialize_many(values)
-        return [tag + written for written in part.serialize_many(values)]
-
-    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
-        tag, part = self._part_of_all(values)
-        column = None if part is None else part.serialize_column(values)
-        return None if column is None else np.insert(column, 0, tag[0], axis=1)
-
-    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
-        if start >= rows.shape[1] or (rows[:, start] != rows[0, start]).any():
-            return None
-        part = self._by_tag.get(int(rows[0, start]))
-        return None if part is None else part.deserialize_column(rows, start + 1)
-
-    def _part_of_all(self, values: Sequence[Any]) -> tuple[bytes, TypeSerializer | None]:
-        kinds = set(map(type, values))
-        return self._parts.get(kinds.pop(), (b"", None)) if len(kinds) == 1 else (b"", None)
-
     def _part_of(self, value: Any) -> tuple[bytes, TypeSerializer]:
         """Return the part for subclasses such as named tuples and enums, and for NumPy integers."""
         for kind, part in self._parts.items():
@@ -330,54 +257,11 @@ class _Tuple(TypeSerializer):
             fields.append(field)
         return tuple(fields), at
 
-    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
-        sizes = _sizes(values)
-        column = _fields_column(self._field, values) if len(sizes) == 1 else None
-        if column is None:
-            return None
-        size = np.frombuffer(_INT.pack(sizes.pop()), np.uint8)
-        return np.hstack((np.tile(size, (len(values), 1)), column))
-
-    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
-        sizes = rows[:, start : start + 4]
-        if sizes.shape[1] < 4 or (sizes != sizes[0]).any():
-            return None
-        size = _INT.unpack(sizes[0].tobytes())[0]
-        return _read_fields(self._field, size, rows, start + 4) if size > 0 else None
-
 
 def _double(value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"value must be a float, got {value!r}")
     return float(value)
-
-
-def _sizes(values: Sequence[Any]) -> set[int]:
-    """Return the sizes of the values if all are tuples; otherwise an empty set."""
-    return set(map(len, values)) if set(map(type, values)) == {tuple} else set()
-
-
-def _fields_column(field: TypeSerializer, values: Sequence[Any]) -> Rows | None:
-    """Serialize tuples of one size, field by field."""
-    columns = []
-    for fields in zip(*values, strict=True):
-        column = field.serialize_column(fields)
-        if column is None:
-            return None
-        columns.append(column)
-    return np.hstack(columns) if columns else None
-
-
-def _read_fields(field: TypeSerializer, size: int, rows: Rows, at: int) -> tuple[list[Any], int] | None:
-    """Deserialize tuples of one size, field by field."""
-    columns = []
-    for _ in range(size):
-        column = field.deserialize_column(rows, at)
-        if column is None:
-            return None
-        values, at = column
-        columns.append(values)
-    return list(zip(*columns, strict=True)), at
 
 
 SERIALIZERS: dict[str, TypeSerializer] = {
@@ -398,42 +282,10 @@ SERIALIZERS: dict[str, TypeSerializer] = {
 }
 
 
-_SIGN = 1 << 63
-_TIMESTAMP = struct.Struct(">Q")
-_WITH_HASH_CODE = struct.Struct(">QI")
-_new_timer = partial(tuple.__new__, InternalTimer)  # twice as fast as InternalTimer._make
-
-
 class TimerSerializer:
     """Serializes timers: the timestamp in 8 sortable bytes, then the key, then the namespace.
 
-    Parameters
-    ----------
-    key_serializer, namespace_serializer : str or TypeSerializer, default "any"
-        The serializers. Flink's own formats are ``"long"``, ``"int"``, ``"short"``,
-        ``"byte"``, ``"double"``, ``"boolean"``, ``"string"``, ``"bytes"``, ``"void"`` (None, Flink's
-        ``VoidNamespace``) and ``"time_window"`` (a tuple of start and end). ``"any"`` is timerheap's own
-        format for values of different types: None, bools, ints of 64 bits, floats, strings, bytes and tuples
-        of these, each after a byte that names its type. A `TypeSerializer` is used unchanged.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a serializer is not a known name or a `TypeSerializer`.
-
-    Notes
-    -----
-    Flink: ``TimerSerializer``, ``LongSerializer``, ``StringSerializer``, ``TimeWindow.Serializer``, ... The
-    bytes equal Flink's if both serializers are Flink's. O(length of the key and the namespace) per timer.
-
-    Examples
-    --------
-    >>> serializer = TimerSerializer("string", "time_window")
-    >>> data = serializer.serialize((1_000, "k6", (0, 60_000)))
-    >>> data.hex(" ", -8)
-    '80000000000003e8 036b360000000000 0000000000000000 00ea60'
-    >>> serializer.deserialize(data)
-    InternalTimer(timestamp=1000, key='k6', namespace=(0, 60000))
+    Flink: ``TimerSerializer``. The bytes equal Flink's if both serializers, named or given, are Flink's.
     """
 
     def __init__(
@@ -452,17 +304,7 @@ class TimerSerializer:
     ) -> bytes:
         """Serialize a timer.
 
-        Parameters
-        ----------
-        timer : InternalTimer or tuple
-            The timestamp, the key and the namespace.
-        hash_code_of : callable, optional
-            A function from the key to a uint32, stored in 4 bytes between the timestamp and the key.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            If the timestamp is not an int64, or a serializer cannot write the key or the namespace.
+        hash_code_of: from the key to a uint32, stored in 4 bytes between the timestamp and the key
         """
         try:
             timestamp, key, namespace = timer
@@ -490,13 +332,7 @@ class TimerSerializer:
             raise _error_naming("key", self.key_serializer, error) from error
 
     def deserialize(self, data: bytes, start: int = 8) -> InternalTimer[Any, Any]:
-        """Deserialize a timer whose key starts at `start`.
-
-        Raises
-        ------
-        ValueError
-            If the bytes are not exactly one timer.
-        """
+        """Deserialize a timer whose key starts at `start`; raise a ValueError for other bytes."""
         try:
             (timestamp,) = _TIMESTAMP.unpack_from(data)
             key, at = self.key_serializer.deserialize(data, start)
@@ -507,52 +343,9 @@ class TimerSerializer:
             raise self._invalid_data(data, f"it ends at {end}")
         return InternalTimer(timestamp - _SIGN, key, namespace)
 
-    def serialize_many(
-        self,
-        timestamps: Sequence[int],
-        keys: Sequence[Any],
-        namespaces: Sequence[Any],
-        hash_codes: npt.NDArray[np.uint32] | None = None,
-    ) -> list[bytes]:
-        """Serialize timers given as columns, and return them in sorted order; see `serialize`."""
-        column = _int64_column(timestamps)
-        heads = (column.view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8").view(np.uint8).reshape(-1, 8)
-        if hash_codes is not None:
-            heads = np.hstack((heads, hash_codes.astype(">u4").view(np.uint8).reshape(-1, 4)))
-        part, serializer = "key", self.key_serializer
-        try:
-            written_keys = _written(serializer, keys)
-            part, serializer = "namespace", self.namespace_serializer
-            written_namespaces = _written(serializer, namespaces)
-        except _SERIALIZER_ERRORS as error:
-            raise _error_naming(part, serializer, error) from error
-        if isinstance(written_keys, np.ndarray) and isinstance(written_namespaces, np.ndarray):
-            rows = np.hstack((heads, written_keys, written_namespaces))
-            return sorted(_each(rows[np.argsort(column)]))  # already sorted by timestamp
-        parts = zip(_each(heads), _each(written_keys), _each(written_namespaces), strict=True)
-        return sorted(head + key + namespace for head, key, namespace in parts)
-
-    def deserialize_many(self, data: Sequence[bytes], start: int = 8) -> list[InternalTimer[Any, Any]]:
-        """Deserialize many timers; see `deserialize`."""
-        few = len(data) < 16  # for a few timers, columns are not worth their fixed cost
-        columns = None if few or len(set(map(len, data))) > 1 else self._columns(data, start)
-        if columns is None:
-            return list(map(self.deserialize, data, repeat(start)))
-        return list(map(_new_timer, zip(*columns, strict=True)))
-
     def _invalid_data(self, data: bytes, why: str) -> ValueError:
         shown = data[:40].hex() + "..." * (len(data) > 40)
         return ValueError(f"data must be a timer of {self}, got {len(data)} bytes {shown}: {why}")
-
-    def _columns(self, data: Sequence[bytes], start: int) -> tuple[list[Any], ...] | None:
-        """Deserialize timers as columns; return None if their forms differ."""
-        rows = np.frombuffer(b"".join(data), np.uint8).reshape(len(data), -1)
-        keys = self.key_serializer.deserialize_column(rows, start)
-        namespaces = None if keys is None else self.namespace_serializer.deserialize_column(rows, keys[1])
-        if keys is None or namespaces is None or namespaces[1] != rows.shape[1]:
-            return None
-        timestamps = np.ascontiguousarray(rows[:, :8]).view(">u8").ravel().astype(np.uint64)
-        return (timestamps ^ np.uint64(_SIGN)).view(np.int64).tolist(), keys[0], namespaces[0]
 
 
 def _serializer(argument: str, serializer: str | TypeSerializer) -> TypeSerializer:
@@ -564,31 +357,6 @@ def _serializer(argument: str, serializer: str | TypeSerializer) -> TypeSerializ
     if not isinstance(serializer, TypeSerializer):
         raise TypeError(f"{argument} must be a serializer's name or a TypeSerializer, got {serializer!r}")
     return serializer
-
-
-def _int64_column(timestamps: Sequence[int]) -> npt.NDArray[np.int64]:
-    try:
-        if set(map(type, timestamps)) <= {int}:
-            return np.array(timestamps, np.int64)
-    except OverflowError:
-        pass  # the fallback names the value
-    return np.array([int64("timestamp", timestamp) for timestamp in timestamps], np.int64)
-
-
-def _written(serializer: TypeSerializer, values: Sequence[Any]) -> Rows | Iterable[bytes]:
-    column = serializer.serialize_column(values)
-    return serializer.serialize_many(values) if column is None else column
-
-
-def _each(written: Rows | Iterable[bytes]) -> Iterable[bytes]:
-    """Return the bytes of each value, whether given as rows of a column or one by one."""
-    if not isinstance(written, np.ndarray):
-        return written
-    each: list[bytes] = np.ascontiguousarray(written).view(f"V{written.shape[1]}").ravel().tolist()
-    return each
-
-
-_SERIALIZER_ERRORS = (TypeError, OverflowError, ValueError, RecursionError)
 
 
 def _error_naming(part: str, serializer: TypeSerializer, error: Exception) -> Exception:

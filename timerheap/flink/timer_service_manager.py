@@ -226,7 +226,7 @@ class InternalTimeServiceManager(Generic[K]):
         triggerable : Triggerable
             The object to call when a timer fires. An existing service keeps its first one, as in Flink.
         key_serializer, namespace_serializer : str or TypeSerializer, default "any"
-            The serializers of keys and namespaces in snapshots, as in `TimerSerializer`. They must be the
+            The serializers of keys and namespaces in snapshots, as in `RocksDBTimerQueue`. They must be the
             same in every call for a name.
 
         Raises
@@ -435,8 +435,8 @@ class InternalTimeServiceManager(Generic[K]):
             for service in services:
                 if service.name == name:
                     _expect(serializer, name, service.key_serializer, service.namespace_serializer)
-                    event += serializer.deserialize_many(service.event_time_timers)
-                    processing += serializer.deserialize_many(service.processing_time_timers)
+                    event += map(serializer.deserialize, service.event_time_timers)
+                    processing += map(serializer.deserialize, service.processing_time_timers)
         return event, processing
 
     def _new_queue(self, name: str) -> KeyedTimerQueue[K, Any]:

@@ -17,7 +17,8 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
 )
-from timerheap.flink import KeyContext, MemoryRuntimeContext
+from timerheap.flink import KeyContext
+from timerheap.flink.memory_states import MemoryRuntimeContext
 from timerheap.spark._group.columns import changeable_row
 from timerheap.testing import ProcessTester
 

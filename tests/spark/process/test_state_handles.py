@@ -19,7 +19,8 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
 )
-from timerheap.flink import KeyContext, MemoryRuntimeContext
+from timerheap.flink import KeyContext
+from timerheap.flink.memory_states import MemoryRuntimeContext
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._worker.states import GroupRuntimeContext
 

@@ -207,7 +207,7 @@ def test_columns_of_a_side_output_are_read_like_those_of_the_result():
         ),
         (
             {"at": [1], "n": ["2"]},
-            "has the column 'n' as string, which does not fit int64: pass values of int64",
+            "has column 'n' as string, which does not fit int64: pass values of int64",
         ),
     ],
 )

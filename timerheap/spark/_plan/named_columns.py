@@ -33,16 +33,8 @@ class Columns:
     An argument that is an expression becomes a computed column, at the end of the rows, which functions do
     not see; see `timerheap.spark._columns`.
 
-    Parameters
-    ----------
-    argument : str
-        Name of the DataFrame among the user's arguments.
-    df : pyspark.sql.DataFrame
-
-    Attributes
-    ----------
-    df : pyspark.sql.DataFrame
-        With the computed columns so far.
+    argument: what the user calls the DataFrame
+    df: with the computed columns so far
     """
 
     def __init__(self, argument: str, df: object) -> None:
@@ -52,12 +44,8 @@ class Columns:
     def one(self, argument: str, column: Any) -> Any:
         """Return the name of a column if `column` is a Column, else `column` itself.
 
-        A text that is no name of a column is read as in ``F.col``, if it has parts or backticks.
-
-        Raises
-        ------
-        ValueError
-            If Spark cannot compute the column from a row of the DataFrame.
+        A text that is no name of a column is read as in ``F.col``, if it has parts or backticks. Raises
+        ValueError if Spark cannot compute the column from a row of the DataFrame.
         """
         if isinstance(column, str) and column not in self._source.columns and set(column) & {".", "`"}:
             column = F.col(column)

@@ -62,44 +62,28 @@ def cast(column: Any, type_: pa.DataType) -> Any:
     """
     if column.null_count == len(column):
         return pa.nulls(len(column), type_)
-    for way in (_numbers, _moments):
-        column = column.cast(_replaced(column.type, type_, way))
+    for moments in (False, True):  # integers of any width are numbers first
+        column = column.cast(_replaced(column.type, type_, moments))
     return column.cast(type_)
 
 
-def _numbers(_: pa.TimestampType) -> pa.DataType:
-    return pa.int64()
-
-
-def _moments(wanted: pa.TimestampType) -> pa.DataType:
-    return pa.timestamp("ms", wanted.tz)
-
-
-def _replaced(
-    type_: pa.DataType, wanted: pa.DataType, by: Callable[[pa.TimestampType], pa.DataType]
-) -> pa.DataType:
-    """Return `type_` with other integers where `wanted` has timestamps, at every depth."""
+def _replaced(type_: pa.DataType, wanted: pa.DataType, moments: bool) -> pa.DataType:
+    """Return `type_` with int64, or moments in ms, in place of integers where `wanted` has timestamps."""
     if pa.types.is_integer(type_) and pa.types.is_timestamp(wanted):
-        return by(wanted)
+        return pa.timestamp("ms", wanted.tz) if moments else pa.int64()
     if pa.types.is_struct(type_) and pa.types.is_struct(wanted):
-        return pa.struct([_replaced_field(field, wanted, by) for field in type_])
+        if unknown := [name for name in type_.names if name not in wanted.names]:
+            raise TypeError(f"its fields must be of {wanted.names}, got {unknown[0]!r}")
+        inner = [_replaced(field.type, wanted.field(field.name).type, moments) for field in type_]
+        return pa.struct([field.with_type(new) for field, new in zip(type_, inner, strict=True)])
     if pa.types.is_map(type_) and pa.types.is_map(wanted):
-        key = _replaced(type_.key_type, wanted.key_type, by)
-        return pa.map_(key, _replaced(type_.item_type, wanted.item_type, by))
+        key = _replaced(type_.key_type, wanted.key_type, moments)
+        return pa.map_(key, _replaced(type_.item_type, wanted.item_type, moments))
     if _is_list(type_) and _is_list(wanted):
-        element = type_.value_field.with_type(_replaced(type_.value_type, wanted.value_type, by))
+        element = type_.value_field.with_type(_replaced(type_.value_type, wanted.value_type, moments))
         return pa.list_(element) if pa.types.is_list(type_) else pa.large_list(element)
     _expect_same_sense(type_, wanted)
     return type_
-
-
-def _replaced_field(
-    field: pa.Field, wanted: pa.StructType, by: Callable[[pa.TimestampType], pa.DataType]
-) -> pa.Field:
-    at = wanted.get_field_index(field.name)
-    if at < 0:
-        raise TypeError(f"its fields must be of {[other.name for other in wanted]}, got {field.name!r}")
-    return field.with_type(_replaced(field.type, wanted.field(at).type, by))
 
 
 def _expect_same_sense(type_: pa.DataType, wanted: pa.DataType) -> None:
@@ -170,7 +154,8 @@ class SideBuffer:
                 f"a record batch of the side output {tag.tag_id!r} must have the columns {names}, got "
                 f"{batch.schema.names}"
             )
-        columns = [_fitting_sides(batch.column(child.name), child, tag) for child in field.type]
+        what = f"a record batch of the side output {tag.tag_id!r} has"
+        columns = [_cast(batch.column(child.name), child, what) for child in field.type]
         self._append(field, pa.StructArray.from_arrays(columns, fields=list(field.type)))
 
     def add_late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
@@ -214,13 +199,12 @@ class SideBuffer:
         self._tables.append(pa.table([struct], [SIDE_OUTPUT]))
 
 
-def _fitting_sides(column: pa.Array, field: pa.Field, tag: OutputTag) -> pa.Array:
+def _cast(column: Any, field: pa.Field, what: str) -> Any:
     try:
-        return cast(column, field.type)
+        return column if column.type == field.type else cast(column, field.type)
     except (pa.ArrowException, TypeError) as e:
         raise ValueError(
-            f"a record batch of the side output {tag.tag_id!r} has the column {field.name!r} as "
-            f"{column.type}, which does not fit {field.type}: {e}"
+            f"{what} column {field.name!r} as {column.type}, which does not fit {field.type}: {e}"
         ) from None
 
 
@@ -240,7 +224,8 @@ def result_frames(results: pa.Table, metrics: pa.Array | None = None) -> Iterato
     *before, last = [_arrays(batch) for batch in results.to_batches()] or [pa.nulls(1)]
     for arrays in before:
         yield _frame([arrays, pa.nulls(len(arrays))])
-    yield _frame([last, pa.nulls(len(last)) if metrics is None else _last_of(len(last), metrics)])
+    told = [pa.nulls(len(last))] if metrics is None else [pa.nulls(len(last) - 1, metrics.type), metrics]
+    yield _frame([last, pa.concat_arrays(told)])
 
 
 def flat_frames(results: pa.Table, metrics: pa.Array) -> Iterator[pd.DataFrame]:
@@ -251,10 +236,6 @@ def flat_frames(results: pa.Table, metrics: pa.Array) -> Iterator[pd.DataFrame]:
     for batch in results.to_batches():
         yield _frame([*batch.columns, pa.nulls(batch.num_rows)])
     yield _frame([*(pa.nulls(1, type_) for type_ in results.schema.types), metrics])
-
-
-def _last_of(rows: int, value: pa.Array) -> pa.Array:
-    return pa.concat_arrays([pa.nulls(rows - 1, value.type), value])
 
 
 def _arrays(batch: pa.RecordBatch) -> pa.ListArray:
@@ -316,7 +297,8 @@ class ResultBuffer:
         self._names = schema.names  # which pyarrow makes anew each time
         self._takes_nulls = all(field.nullable for field in schema)
         self._known = set(self._names)
-        self._side = SideBuffer(list(side_outputs)) if side_outputs else None
+        self._side = SideBuffer(list(side_outputs))
+        self._has_side = bool(side_outputs)
         self.takes_late = any(field.name == LATE_ROWS for field in side_outputs)
         self._keep = [_keeper(field) for field in schema]
         formats = [_FORMATS.get(field.type, keep) for field, keep in zip(schema, self._keep, strict=True)]
@@ -328,7 +310,7 @@ class ResultBuffer:
         """Add rows; errors name `source`, the method that has yielded them."""
         width = len(self._names)
         for row in records(source, rows):
-            if self._side is not None and is_tagged(row):
+            if self._has_side and is_tagged(row):
                 self._side.add(*row)
                 continue
             fits = isinstance(row, tuple) and len(row) == width
@@ -342,10 +324,6 @@ class ResultBuffer:
 
     def side(self, tag: OutputTag, value: Any) -> None:
         """Add a value of a side output."""
-        if not isinstance(tag, OutputTag):
-            raise TypeError(f"tag must be an OutputTag, got {tag!r}")
-        if self._side is None:
-            raise ValueError(undeclared(tag))
         self._side.add(tag, value)
 
     def _as_tuple(self, row: Any, source: str) -> tuple[Any, ...]:
@@ -369,8 +347,6 @@ class ResultBuffer:
     def batch(self, batch: Any, source: str) -> None:
         """Add a record batch, or a tag and one; errors name `source`, the method that has yielded it."""
         if is_tagged(batch):
-            if self._side is None:
-                raise ValueError(undeclared(batch[0]))
             self._side.add_batch(*batch)
             return
         if not isinstance(batch, (pa.RecordBatch, pa.Table)):
@@ -413,14 +389,13 @@ class ResultBuffer:
 
     def late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
         """Add late rows, and by how many ms each is late."""
-        assert self._side is not None
         self._side.add_late(rows, late_by)
 
     def table(self) -> pa.Table:
         """Return the results and side outputs, in one chunk unless it would be too large."""
         self._gather()
         table = pa.Table.from_batches(self._batches, self._schema)
-        if self._side is not None:
+        if self._has_side:
             parts = [table, pa.schema([self._side.field]).empty_table(), *self._side.gathered()]
             table = pa.concat_tables(parts, promote_options="default").select(
                 [*table.schema.names, SIDE_OUTPUT]
@@ -468,13 +443,7 @@ def _checked(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _fitting(column: Any, field: pa.Field, source: str) -> Any:
-    try:
-        fitting = column if column.type == field.type else cast(column, field.type)
-    except (pa.ArrowException, TypeError) as e:
-        raise ValueError(
-            f"{source} yielded column {field.name!r} as {column.type}, which does not fit output_schema's "
-            f"{field.type}: {e}"
-        ) from None
+    fitting = _cast(column, field, f"{source} yielded")
     if fitting.null_count and not field.nullable:
         raise ValueError(
             f"{source} yielded null in column {field.name!r}, which output_schema says is not null"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from chunk_store import MemoryStore, load, save
+from chunk_store import MemoryStore, Parts, load, save
 from figures import write_json
 from pyspark.sql.types import StructType
 
@@ -276,7 +276,7 @@ def channels(case: str, n: int) -> Iterator[Figure]:
         clock.observe(merged([observed, observed]), now, "run")
         data = clock.to_bytes()
         for number, (stored, store) in enumerate(groups):
-            stored.save(store, [], data, writes_clock=clock.has_new_channels or number == 0)
+            stored.save(store, Parts(), data, writes_clock=clock.has_new_channels or number == 0)
         seconds = time.process_time() - start
         yield figure(case, step, count, seconds, sum(store.written for _, store in groups) - before)
 

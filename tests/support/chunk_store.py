@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from timerheap.spark._group.checkpoint import Manifest, Stored
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from timerheap import MIN_WATERMARK
+from timerheap.spark._group.checkpoint import CheckpointedPart, Manifest, Standing, Stored
 from timerheap.spark._group.key_group import KeyGroup
 
 
@@ -42,13 +46,29 @@ class MemoryStore:
         self.written += len(self.manifest)
 
 
+@dataclass
+class Parts:
+    """A group of these parts and of nothing else, as a save takes it."""
+
+    of_group: Iterable[CheckpointedPart] = ()
+    watermark: int = MIN_WATERMARK
+    late_rows: int = 0
+    wake_up: int | None = None
+    evolved: bool = False
+
+    def parts(self) -> Iterable[CheckpointedPart]:
+        return self.of_group
+
+    def losses(self) -> int:
+        return 0
+
+    def standing(self) -> Standing:
+        return Standing()
+
+
 def save(group: KeyGroup, stored: Stored, store: MemoryStore) -> None:
     """Save a group as the operator does at the end of a micro-batch."""
-    numbers = group.late_rows, group.wake_up, group.standing()
-    stored.save(
-        store, group.parts(), b"", group.losses, *numbers, whole=group.evolved, watermark=group.watermark
-    )
-    group.evolved = False
+    stored.save(store, group, b"")
 
 
 def load(store: MemoryStore, group: KeyGroup) -> Stored:

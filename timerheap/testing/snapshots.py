@@ -17,8 +17,7 @@ def save_group(group: KeyGroup, max_parallelism: int, now: int | None) -> bytes:
     """Return a key group as bytes, which `load_group` reads."""
     store = Chunks()
     stored = Stored(Manifest(max_parallelism))
-    parts, watermark = group.parts(), group.watermark
-    stored.save(store, parts, b"", group.losses, group.late_rows, whole=True, watermark=watermark)
+    stored.save(store, group, b"", whole=True)
     columns = zip(*((kind, id_, data) for (kind, id_), data in sorted(store.items())), strict=True)
     arrays = [pa.array(column, type_) for column, type_ in zip(columns, _SCHEMA.types, strict=True)]
     schema = _SCHEMA.with_metadata({_CLOCK: b"" if now is None else str(now).encode()})

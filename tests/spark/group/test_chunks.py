@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from timerheap._native._core import seal, unseal
 from timerheap.spark._arrow import widen
-from timerheap.spark._group.chunks import (
+from timerheap.spark._group.checkpoint import (
     KEYS,
     ROWS,
     pieces,

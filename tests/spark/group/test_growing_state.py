@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from memories import Arena
 
 from timerheap.spark._group import growing_state
-from timerheap.spark._group.chunks import pieces, read_chunk, write_chunk
+from timerheap.spark._group.checkpoint import pieces, read_chunk, write_chunk
 from timerheap.spark._group.growing_state import (
     ListTable,
     MapTable,

@@ -18,7 +18,7 @@ from made_keys import colliding_pairs, colliding_texts
 from memories import Arena
 
 from timerheap.spark._arrow import narrow, widen
-from timerheap.spark._group.chunks import KEYS, read_chunk, write_chunk
+from timerheap.spark._group.checkpoint import KEYS, read_chunk, write_chunk
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.tables import IdTable
 

@@ -29,8 +29,16 @@ from timerheap._native._core import CurrentKey
 from timerheap._states import KeyContext
 from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._columns import VALUE
-from timerheap.spark._group.checkpoint import Manifest, Stored, Tiers
-from timerheap.spark._group.chunks import EVENT_TIMERS, KEYS, PROCESSING_TIMERS, TIMER_NAMES, USER_STATE
+from timerheap.spark._group.checkpoint import (
+    EVENT_TIMERS,
+    KEYS,
+    PROCESSING_TIMERS,
+    TIMER_NAMES,
+    USER_STATE,
+    Manifest,
+    Stored,
+    Tiers,
+)
 from timerheap.spark._group.growing_state import new_state
 from timerheap.spark._group.key_group import (
     KeyGroup,

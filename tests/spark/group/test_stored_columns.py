@@ -14,8 +14,8 @@ from queries import query_of
 
 from timerheap import KeyedProcessFunction
 from timerheap.spark._arrow import KeyedRows, widen
+from timerheap.spark._group.checkpoint import ROWS as ROWS_KIND
 from timerheap.spark._group.checkpoint import Manifest, Stored
-from timerheap.spark._group.chunks import ROWS as ROWS_KIND
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import RowOrder
 

@@ -21,7 +21,7 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap._native._core import from_text
-from timerheap.spark._group.chunks import KEYS, read_chunk
+from timerheap.spark._group.checkpoint import KEYS, read_chunk
 from timerheap.spark._group.keys import KeyTable
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from chunk_store import MemoryStore, load, save
+from chunk_store import MemoryStore, Parts, load, save
 from memories import Arena
 from test_state import QUERY, handed_over, live_file
 
@@ -183,7 +183,7 @@ def test_what_a_save_writes_of_windows_depends_on_their_state_alone(part: Any, a
                 windows[at].loaded(watermark - 10)
             windows[at].windows.add(keys, times, columns)
             windows[at].windows.advance_watermark(watermark)
-            stored[at].save(store, [windows[at]], b"")
+            stored[at].save(store, Parts([windows[at]]), b"")
         for store in stores[1:]:
             assert store.chunks == stores[0].chunks, watermark
     assert stores[0].written > 10_000

@@ -1,8 +1,17 @@
-"""The contents of a key group in the state store.
+"""The contents of a key group in the state store: a manifest and chunks.
 
-The manifest of a key group: a small sealed value that says what its chunks mean.
+A group consists of parts: its timers, keys, buffered rows, windows and each user state. The store holds a
+part as a run: a stack of segments, each a few chunks, whose batches rebuild the part when they are replayed
+in order. The manifest is a small value that says how many there are. Both are sealed: in timerheap's
+checksummed envelope. All numbers are little-endian.
 
-Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in chunks,
+A chunk is a record batch, and has no schema of its own: all chunks of a part have the schema that the part's
+chunk 0 holds. It begins with 8 bytes: whether what follows is compressed u8 (1: LZ4 block), the width of the
+counts u8 (1 or 4), their number u16, the uncompressed size u32. What follows are the counts, then the buffers
+of the columns in Arrow's order, each at a multiple of 8 bytes. The first count is the number of rows; the
+others are the sizes of the buffers plus 1, or 0 for a buffer that is absent.
+
+The manifest has the format u16, flags u16 (1: a wake-up is registered, 2: the clock is in chunks,
 4: there is an event-time timer, 8: a processing-time timer, 16: the clock is stale), the group's id 8 bytes,
 the token 16 bytes, max_parallelism i32, the micro-batch i64, the watermark i64, late_rows i64, losses i64,
 the wake-up i64, the length of the clock u16 and the number of runs u16; then the clock, or the digests of its
@@ -11,10 +20,6 @@ i64 when the next timer of each kind is due; then for each run its kind u16, the
 u32, the number of its segments u16, and as LEB128 the size and the number of entries of its last snapshot;
 then for each segment the number of its chunks, their size in bytes, the number of their rows and their
 digest, each as LEB128.
-
-A group consists of parts: its timers, keys, buffered rows, windows and each user state. The store holds a
-part as a run: a stack of segments, each a few chunks, whose batches rebuild the part when they are replayed
-in order. The manifest says how many there are.
 
 A save pushes the changes of a part as a new segment; nothing is written for a part that has not changed.
 Segments have levels by their size, each level of 8 times the size of the one below. Once about 8 segments of
@@ -43,26 +48,53 @@ import os
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from timerheap._native._core import seal, unseal, xxh64
-from timerheap.spark._arrow import size_of, widen
-from timerheap.spark._group.chunks import (
-    CLOCK,
-    USER_STATE,
-    pieces,
-    read_chunk,
-    read_schema,
-    write_chunk,
-    write_schema,
-)
+from timerheap.spark._arrow import fitting, narrow, size_of, widen
+from timerheap.spark._group.columns import Column
 from timerheap.spark._group.watermark import halves
 from timerheap.timer import MIN_WATERMARK
 
+FORMAT = 12
+"""The version of the checkpoints' format."""
+
+INLINE_CLOCK = 4096
+"""The size of a clock, in bytes, up to which it is in every group's manifest: that of some 100 channels."""
+
+# The kinds of chunks; frozen, since checkpoints contain them. User states have USER_STATE and up.
+EVENT_TIMERS = 16
+PROCESSING_TIMERS = 17
+KEYS = 18
+ROWS = 20
+CLOCK = 21
+SLICES = 22
+EVENT_EXPIRIES = 23
+PROCESSING_EXPIRIES = 24
+TIMER_NAMES = 25
+MANIFEST = 32
+USER_STATE = 64
+
 _SMALL = 4096
 _SLACK = 16 << 10
+_TARGET_BYTES = 1 << 20  # a load takes about 0.5 ms of CPU for each chunk, whatever its size
+_HALVES = (0, 1)  # the ids of the chunks of a clock: times and names
+
+_HEADER = struct.Struct("<HH8s16siqqqqqHH")
+_RUN = struct.Struct("<HIH")
+_TIME = struct.Struct("<q")
+_WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING, _CLOCK_STALE = 1, 2, 4, 8, 16
+
+_CHUNK = struct.Struct("<BBHI")
+_NAME = struct.Struct("<I")
+_ALIGNMENT = 8
+_LZ4 = pa.Codec("lz4_raw")
+_LZ4_RATIO = 256  # more than LZ4 can reach
+_NO_VALUES = pa.py_buffer(bytes(8))  # also the one offset of no values
 
 
 class Tiers:
@@ -94,17 +126,13 @@ class Tiers:
         """Return where the segments of the lowest full level start."""
         top, count = 0, 0
         for at in range(len(sizes) - 1, -1, -1):
-            level = _level(sizes[at])
+            level = max(0, (sizes[at].bit_length() - 10) // 3)
             if level > top:
                 if count >= self._fan_in:
                     return at + 1
                 top, count = level, 0
             count += 1
         return 0 if count >= self._fan_in else len(sizes) - 1
-
-
-def _level(nbytes: int) -> int:
-    return max(0, (nbytes.bit_length() - 10) // 3)
 
 
 class Standing(NamedTuple):
@@ -116,25 +144,6 @@ class Standing(NamedTuple):
     buffered_rows: int = 0
     next_event_time_timer: int | None = None  # epoch ms; None if there is none
     next_processing_time_timer: int | None = None
-
-
-NOTHING = Standing()
-"""What an empty group holds."""
-
-
-FORMAT = 12
-"""The version of the checkpoints' format."""
-
-INLINE_CLOCK = 4096
-"""The size of a clock, in bytes, up to which it is in every group's manifest: that of some 100 channels."""
-
-MANIFEST = 32
-"""The kind of the manifest among the chunks of a group."""
-
-_HEADER = struct.Struct("<HH8s16siqqqqqHH")
-_RUN = struct.Struct("<HIH")
-_TIME = struct.Struct("<q")
-_WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING, _CLOCK_STALE = 1, 2, 4, 8, 16
 
 
 @dataclass(slots=True)
@@ -176,6 +185,13 @@ class Run:
         """The number of their rows."""
         return sum(segment.rows for segment in self.segments)
 
+    def numbered(self, start: int = 0) -> Iterator[tuple[Segment, range]]:
+        """Yield the segments from `start` on, with the numbers of their chunks."""
+        first = 1 + sum(segment.count for segment in self.segments[:start])
+        for segment in self.segments[start:]:
+            yield segment, range(first, first + segment.count)
+            first += segment.count
+
 
 @dataclass(slots=True)
 class Manifest:
@@ -191,7 +207,7 @@ class Manifest:
     late_rows: int = 0
     losses: int = 0  # what has gone from the group since its dead keys were last looked for
     wake_up: int | None = None  # the timestamp of the group's timer in Spark
-    standing: Standing = NOTHING
+    standing: Standing = field(default_factory=Standing)
     runs: list[Run] = field(default_factory=list)
     batch: int = -1  # the micro-batch in which it was written
 
@@ -252,8 +268,7 @@ class Manifest:
 
     @classmethod
     def _parse(cls, payload: memoryview) -> Manifest:
-        header = _HEADER.unpack_from(payload)
-        _, flags, id_, token, max_parallelism, batch, watermark, *rest = header
+        _, flags, id_, token, max_parallelism, batch, watermark, *rest = _HEADER.unpack_from(payload)
         late_rows, losses, wake_up, clock, runs = rest
         at = _HEADER.size + clock
         manifest = cls(
@@ -269,27 +284,19 @@ class Manifest:
             wake_up if flags & _WAKE_UP else None,
             batch=batch,
         )
-        numbers: list[int] = []
-        for _ in range(4):
-            number, at = _parse_leb128(payload, at)
-            numbers.append(number)
+        (event, processing, keys, rows), at = _parse_leb128(payload, at, 4)
         times: list[int | None] = []
         for flag in (_NEXT_EVENT, _NEXT_PROCESSING):
             times.append(_TIME.unpack_from(payload, at)[0] if flags & flag else None)
             at += _TIME.size * bool(flags & flag)
-        event, processing, keys, rows = numbers
         manifest.standing = Standing(event, processing, keys, rows, times[0], times[1])
         for _ in range(runs):
             kind, schema, segments = _RUN.unpack_from(payload, at)
             at += _RUN.size
-            size, at = _parse_leb128(payload, at)
-            entries, at = _parse_leb128(payload, at)
+            (size, entries), at = _parse_leb128(payload, at, 2)
             run = Run(kind, schema, size, entries)
             for _ in range(segments):
-                count, at = _parse_leb128(payload, at)
-                nbytes, at = _parse_leb128(payload, at)
-                rows, at = _parse_leb128(payload, at)
-                joint, at = _parse_leb128(payload, at)
+                (count, nbytes, rows, joint), at = _parse_leb128(payload, at, 4)
                 run.segments.append(Segment(count, nbytes, rows, joint))
             manifest.runs.append(run)
         if at != len(payload):
@@ -306,15 +313,17 @@ def _leb128(number: int) -> bytes:
     return bytes(data)
 
 
-def _parse_leb128(data: memoryview, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
+def _parse_leb128(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
+    numbers = []
+    for _ in range(count):
+        number = shift = 0
+        while (byte := data[at]) >= 0x80:
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+        numbers.append(number | byte << shift)
         at += 1
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return number, at
+    return numbers, at
 
 
 def joint_digest(chunk: bytes, before: int = 0) -> int:
@@ -325,9 +334,6 @@ def joint_digest(chunk: bytes, before: int = 0) -> int:
 def digest(data: bytes) -> bytes:
     """Return 16 bytes that tell whether `data` changed."""
     return xxh64(data).to_bytes(8, "little") + xxh64(data, 1).to_bytes(8, "little")
-
-
-_HALVES = (0, 1)  # the ids of the chunks of a clock: times and names
 
 
 class LoadedPart(Protocol):
@@ -346,21 +352,10 @@ class LoadedPart(Protocol):
 class CheckpointedPart(LoadedPart, Protocol):
     """A part of a group that is saved incrementally."""
 
-    @property
-    def kind(self) -> int:
-        """The kind of its chunks."""
-
-    @property
-    def name(self) -> str:
-        """The name of the user state; for other parts a description that a restart must match."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of its chunks."""
-
-    @property
-    def id_column(self) -> int:
-        """The number of the column with key ids; names do not tell, since users name columns, too."""
+    kind: int  # of its chunks
+    name: str  # of the user state; for other parts a description that a restart must match
+    schema: pa.Schema  # of its chunks
+    id_column: int  # the number of the column with key ids; users name columns, too
 
     def changes(self) -> pa.RecordBatch | None:
         """Return the changes since the last call, or None if there are none; offsets may have 64 bits."""
@@ -377,6 +372,24 @@ class CheckpointedPart(LoadedPart, Protocol):
 
     def __len__(self) -> int:
         """Return the number of entries, from which the size of a snapshot is estimated."""
+
+
+class CheckpointedGroup(Protocol):
+    """A key group, as a save takes it: a `KeyGroup`."""
+
+    watermark: int
+    late_rows: int
+    wake_up: int | None
+    evolved: bool  # whether a part has another name or type than its chunks
+
+    def parts(self) -> Iterable[CheckpointedPart]:
+        """Return the parts in the order in which they are saved."""
+
+    def losses(self) -> int:
+        """Return what has gone since its dead keys were last looked for."""
+
+    def standing(self) -> Standing:
+        """Return what the group holds."""
 
 
 class ChunkReader(Protocol):
@@ -481,10 +494,9 @@ class Stored:
                 dropped.append(run)
                 continue
             part = make_part(run.kind, name, schema)
-            first = 1
-            for segment in run.segments:
+            for segment, ids in run.numbered():
                 joint = 0
-                for id_ in range(first, first + segment.count):
+                for id_ in ids:
                     data = _read(store, run.kind, id_, name)
                     joint = joint_digest(data, joint)
                     batch = read_chunk(run.kind, data, schema)
@@ -495,8 +507,12 @@ class Stored:
                         if times > 1:
                             part.reserve(times)
                 if joint != segment.digest:
-                    raise ValueError(_mixed(run.kind, name))
-                first += segment.count
+                    raise ValueError(
+                        f"the checkpoint mixes chunks of kind {run.kind} {name!r} from two attempts of a "
+                        "task, as may come of spark.speculation; start from an older version of the "
+                        "checkpoint, or a new one, and set "
+                        "spark.sql.streaming.stateStore.checkpointFormatVersion to 2"
+                    )
         manifest.runs = [run for run in manifest.runs if run not in dropped]
         stored = cls(manifest)
         stored._dropped = dropped
@@ -510,32 +526,28 @@ class Stored:
     def save(
         self,
         store: ChunkStore,
-        parts: Iterable[CheckpointedPart],
+        group: CheckpointedGroup,
         clock: bytes,
-        losses: Callable[[], int] = int,
-        late_rows: int = 0,
-        wake_up: int | None = None,
-        standing: Standing = NOTHING,
+        *,
         whole: bool = False,
-        watermark: int = MIN_WATERMARK,
         writes_clock: bool = True,
     ) -> None:
-        """Write the changes, or all parts as a `whole`, then the manifest with a new token.
+        """Write the changes of a group, or it as a `whole`, then the manifest with a new token.
 
-        A large clock is left as it was stored, unless the group `writes_clock`. `losses` is called after the
-        parts, which may count some when they are written.
+        A large clock is left as it was stored, unless the group `writes_clock`.
         """
         manifest = self.manifest
         self._save_clock(store, clock, writes_clock)
-        manifest.watermark = watermark
-        manifest.late_rows, manifest.wake_up, manifest.standing = late_rows, wake_up, standing
+        manifest.watermark, manifest.late_rows = group.watermark, group.late_rows
+        manifest.wake_up, manifest.standing = group.wake_up, group.standing()
         for run in self._dropped:  # first, since a new state may reuse their kind
             for id_ in range(run.count + 1):
                 store.remove(run.kind, id_)
         self._dropped = []
-        for part in parts:
-            self._save_part(store, part, whole)
-        manifest.losses = losses()
+        for part in group.parts():
+            self._save_part(store, part, whole or group.evolved)
+        group.evolved = False
+        manifest.losses = group.losses()  # after the parts: windows count some when they are written
         manifest.runs = sorted(self._runs.values(), key=lambda run: run.kind)
         manifest.token = os.urandom(16)
         store.write_manifest(manifest)
@@ -606,12 +618,10 @@ class Stored:
     def _read_segments(
         self, store: ChunkStore, part: CheckpointedPart, run: Run, start: int
     ) -> Iterator[pa.RecordBatch]:
-        first = 1 + sum(segment.count for segment in run.segments[:start])
-        for segment in run.segments[start:]:
-            for id_ in range(first, first + segment.count):
+        for segment, ids in run.numbered(start):
+            for id_ in ids:
                 data = segment.data or _read(store, run.kind, id_, part.name)
                 yield widen(read_chunk(run.kind, data, part.schema))
-            first += segment.count
 
     def _push(
         self, store: ChunkStore, part: CheckpointedPart, run: Run, start: int, batch: pa.RecordBatch
@@ -640,10 +650,141 @@ def _read(store: ChunkReader, kind: int, id_: int, name: str) -> bytes:
     return data
 
 
-def _mixed(kind: int, name: str) -> str:
-    """Return the error for chunks that another attempt of a task has written."""
-    return (
-        f"the checkpoint mixes chunks of kind {kind} {name!r} from two attempts of a task, as may come of "
-        "spark.speculation; start from an older version of the checkpoint, or a new one, and set "
-        "spark.sql.streaming.stateStore.checkpointFormatVersion to 2"
-    )
+def write_schema(kind: int, name: str, schema: pa.Schema) -> bytes:
+    """Return the sealed name and schema of a part."""
+    text = name.encode()
+    return seal(kind, _NAME.pack(len(text)), text, schema.serialize())
+
+
+def read_schema(kind: int, data: bytes) -> tuple[str, pa.Schema]:
+    """Return what `write_schema` wrote; raise ValueError for any other bytes, even hostile ones."""
+    payload = unseal(kind, data)
+    try:
+        start = _NAME.size + _NAME.unpack_from(payload)[0]
+        name = str(payload[_NAME.size : start], "utf-8")
+        schema = pa.ipc.read_schema(pa.py_buffer(payload[start:]))
+        _check_types(schema)
+    except (struct.error, ValueError, pa.ArrowException, OSError) as e:
+        raise ValueError(f"chunk 0 of kind {kind} must hold a name and a schema: {e}") from e
+    return name, schema
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Raise ValueError for a type that no part has: Arrow ends the process for some arrays of others."""
+    for column in schema:
+        if not _is_known(column.type):
+            raise ValueError(
+                f"column {column.name!r} must have a type that state can have, got {column.type}"
+            )
+
+
+@lru_cache(maxsize=256)
+def _is_known(type_: pa.DataType) -> bool:
+    try:
+        Column(type_)
+    except TypeError:
+        return False
+    return True
+
+
+def write_chunk(kind: int, batch: pa.RecordBatch) -> bytes:
+    """Return `batch` as sealed bytes."""
+    buffers = [buffer for column in batch.columns for buffer in _buffers(column)]
+    counts = [batch.num_rows, *(0 if buffer is None else len(buffer) + 1 for buffer in buffers)]
+    width = 1 if max(counts) < 1 << 8 else 4
+    parts = [struct.pack(f"<{len(counts)}{'B' if width == 1 else 'I'}", *counts)]
+    parts += [buffer for buffer in buffers if buffer]
+    raw = b"".join(padded for part in parts for padded in (part, bytes(-len(part) % _ALIGNMENT)))
+    packed = _LZ4.compress(raw, asbytes=True)
+    smaller = len(packed) < len(raw)
+    header = _CHUNK.pack(smaller, width, len(counts), len(raw))
+    return seal(kind, header, packed if smaller else raw)
+
+
+def _buffers(column: pa.Array) -> Iterator[pa.Buffer | None]:
+    """Yield the buffers of an array, which depend on its values alone."""
+    type_, n = column.type, len(column)
+    if not column.null_count and pa.types.is_primitive(type_) and not pa.types.is_boolean(type_):
+        width = type_.bit_width // 8
+        yield None
+        yield column.buffers()[1].slice(column.offset * width, n * width)
+    else:  # a copy by Arrow begins at 0 and has nothing behind its end
+        array = pa.concat_arrays([column])
+        if any(each.null_count for each in _arrays(array)):  # `take` writes zeros for nulls
+            array = pa.concat_arrays([column.take(pa.array(np.arange(n)))])
+        for each in _arrays(array):
+            validity, *rest = each.buffers()[: each.type.num_buffers]
+            yield validity if each.null_count else None
+            yield from rest
+
+
+def _arrays(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield an array and those nested in it, in the order of their buffers."""
+    yield array
+    for i in range(array.type.num_fields):
+        yield from _arrays(array.field(i) if pa.types.is_struct(array.type) else array.values)
+
+
+def read_chunk(kind: int, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch that `write_chunk` wrote; raise ValueError for any other bytes, even hostile ones."""
+    payload = unseal(kind, data)
+    try:
+        _check_types(schema)
+        batch = _parsed(payload, schema)
+        batch.validate(full=True)
+    except (struct.error, IndexError, ValueError, pa.ArrowException, OSError) as e:
+        raise ValueError(f"a chunk of kind {kind} must hold a valid record batch: {e}") from e
+    return batch
+
+
+def _parsed(payload: memoryview, schema: pa.Schema) -> pa.RecordBatch:
+    compressed, width, n, size = _CHUNK.unpack_from(payload)
+    raw = pa.py_buffer(payload[_CHUNK.size :])
+    if compressed:
+        if size > _LZ4_RATIO * raw.size:
+            raise ValueError(f"{raw.size} bytes cannot be {size} bytes compressed")
+        raw = _LZ4.decompress(raw, size)
+    if len(raw) != size or compressed > 1 or width not in (1, 4):
+        raise ValueError(f"its header says {size} bytes, got {len(raw)}")
+    rows, *sizes = struct.unpack_from(f"<{n}{'B' if width == 1 else 'I'}", raw)
+    at = n * width
+    buffers: list[pa.Buffer | None] = []
+    for length in sizes:
+        if not length:
+            buffers.append(None)
+            continue
+        at += -at % _ALIGNMENT
+        if at + length - 1 > size:
+            raise ValueError("its buffers are longer than the chunk")
+        buffers.append(raw.slice(at, length - 1))
+        at += length - 1
+    left = iter(buffers)
+    columns = [_array(field.type, rows, left) for field in schema]
+    if next(left, left) is not left or size - at >= _ALIGNMENT:
+        raise ValueError("it has more buffers than its schema")
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _array(type_: pa.DataType, n: int, buffers: Iterator[pa.Buffer | None]) -> pa.Array:
+    validity, *own = (next(buffers, None) for _ in range(type_.num_buffers))
+    # Some of Arrow's functions read a buffer that is absent, even of an array of length 0.
+    own = [_NO_VALUES if buffer is None or not (n or buffer.size) else buffer for buffer in own]
+    length = n
+    if type_.num_fields and not pa.types.is_struct(type_):
+        offsets: Any = own[0]
+        length = int(np.frombuffer(offsets, np.int64 if pa.types.is_large_list(type_) else np.int32)[n])
+        if length < 0:
+            raise ValueError(f"a column cannot have {length} elements")
+    children = [_array(type_.field(i).type, length, buffers) for i in range(type_.num_fields)]
+    if pa.types.is_map(type_) and (children[0].null_count or children[0].field(0).null_count):
+        raise ValueError("a map cannot have null entries or keys")  # Arrow would end the process
+    return pa.Array.from_buffers(type_, n, [validity, *own], children=children or None)
+
+
+def pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Split `batch` into pieces of about 1 MiB, so that the size of a chunk does not grow with the state.
+
+    The pieces have the given schema. `batch` may have 64-bit offsets (`timerheap.spark._arrow`).
+    """
+    for start, stop in fitting(batch, _TARGET_BYTES, 2 * _TARGET_BYTES):
+        yield narrow(batch.slice(start, stop - start), schema)

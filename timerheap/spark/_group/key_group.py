@@ -13,15 +13,6 @@ from timerheap._native._core import xxh64
 from timerheap.spark._arrow import evolved_rows, has_time_to_live, misfit, renamed_fields, wide_rows, widen
 from timerheap.spark._columns import OF_KEY
 from timerheap.spark._group.checkpoint import (
-    CheckpointedPart,
-    ChunkReader,
-    LoadedPart,
-    Manifest,
-    Standing,
-    Stored,
-    described,
-)
-from timerheap.spark._group.chunks import (
     EVENT_EXPIRIES,
     EVENT_TIMERS,
     KEYS,
@@ -31,6 +22,13 @@ from timerheap.spark._group.chunks import (
     SLICES,
     TIMER_NAMES,
     USER_STATE,
+    CheckpointedPart,
+    ChunkReader,
+    LoadedPart,
+    Manifest,
+    Standing,
+    Stored,
+    described,
     pieces,
 )
 from timerheap.spark._group.growing_state import UserState, attached_state, head_of, new_state, restored_state

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from timerheap._native._core import IdIndex, secret_hashes
 from timerheap.spark._arrow import narrow, view_of, wide_rows
-from timerheap.spark._group.chunks import KEYS
+from timerheap.spark._group.checkpoint import KEYS
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.tables import IdTable, last_rows, members
 

@@ -21,7 +21,7 @@ from timerheap._native._core import (
     row_order,
     xxh64,
 )
-from timerheap.spark._group.chunks import TIMER_NAMES
+from timerheap.spark._group.checkpoint import TIMER_NAMES
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.tables import StateTable
 from timerheap.timer import TimerBatch

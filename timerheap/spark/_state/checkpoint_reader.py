@@ -32,16 +32,18 @@ from timerheap.spark._columns import (
 )
 from timerheap.spark._compat import hadoop_files, hadoop_path, refuse_connect, to_arrow_schema
 from timerheap.spark._exchange.placement import key_group_of, label_of
-from timerheap.spark._group.checkpoint import MANIFEST, Manifest, read_clock
-from timerheap.spark._group.chunks import (
+from timerheap.spark._group.checkpoint import (
     CLOCK,
     EVENT_TIMERS,
     KEYS,
+    MANIFEST,
     PROCESSING_TIMERS,
     ROWS,
     SLICES,
     TIMER_NAMES,
     USER_STATE,
+    Manifest,
+    read_clock,
     read_schema,
 )
 from timerheap.spark._group.growing_state import restored_state

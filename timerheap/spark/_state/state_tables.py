@@ -23,15 +23,18 @@ from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END, TIMER, 
 from timerheap.spark._exchange.codec import key_hashes
 from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
 from timerheap.spark._freezing import freeze_modules
-from timerheap.spark._group.checkpoint import MANIFEST, Chunks, Manifest, read_clock
-from timerheap.spark._group.chunks import (
+from timerheap.spark._group.checkpoint import (
     EVENT_EXPIRIES,
     EVENT_TIMERS,
+    MANIFEST,
     PROCESSING_EXPIRIES,
     PROCESSING_TIMERS,
     ROWS,
     USER_STATE,
+    Chunks,
+    Manifest,
     pieces,
+    read_clock,
 )
 from timerheap.spark._group.growing_state import log_type
 from timerheap.spark._group.key_group import (

@@ -12,7 +12,7 @@ import pyarrow as pa
 from timerheap._native._core import TimerHeap
 from timerheap.spark._arrow import widen
 from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END
-from timerheap.spark._group.chunks import SLICES
+from timerheap.spark._group.checkpoint import SLICES
 from timerheap.spark._group.memory import PROCESS, Block, Memory
 from timerheap.spark._group.tables import latest_versions, with_version
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec

@@ -172,19 +172,7 @@ class LiveGroups:
         writes_clock: bool = True,
     ) -> None:
         """Save the changes of the current key group, or the whole, and its clock, and keep it live."""
-        stored.save(
-            self._store,
-            group.parts(),
-            clock,
-            group.losses,
-            group.late_rows,
-            group.wake_up,
-            group.standing(),
-            whole or group.evolved,
-            group.watermark,
-            writes_clock,
-        )
-        group.evolved = False
+        stored.save(self._store, group, clock, whole=whole, writes_clock=writes_clock)
         file, manifest = group.memory, stored.manifest
         if isinstance(file, LiveFile) and self._files is not None:
             if file.failure is None:

@@ -378,20 +378,16 @@ class StateClient:
     """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        client: Any = getattr(handle, "_statefulProcessorApiClient", None)
-        set_key = getattr(client, "set_implicit_key", None)
-        receive = getattr(client, "_receive_proto_message", None)
-        parse = getattr(client, "_deserialize_from_bytes", None)
-        if set_key is None or receive is None or parse is None:
+        try:
+            client = cast(Any, handle)._statefulProcessorApiClient
+            self.set_key: Callable[[tuple[int]], None] = client.set_implicit_key
+            self.receive: Callable[[], tuple[int, str, bytes]] = client._receive_proto_message
+            self.parse: Callable[[bytes], tuple[str]] = client._deserialize_from_bytes
+        except AttributeError as e:
             raise RuntimeError(
-                "pyspark must have StatefulProcessorApiClient.set_implicit_key(), which keeps the state of a "
-                "key group under its label, _receive_proto_message(), which reads Spark's answers, and "
-                f"_deserialize_from_bytes(), which parses them, got pyspark {__version__}; install pyspark "
-                "4.1, 4.2 or 4.3"
-            )
-        self.set_key: Callable[[tuple[int]], None] = set_key
-        self.receive: Callable[[], tuple[int, str, bytes]] = receive
-        self.parse: Callable[[bytes], tuple[str]] = parse
+                f"pyspark must have what timerheap needs to call the state store, got pyspark {__version__}, "
+                f"where {e}; install pyspark 4.1, 4.2 or 4.3"
+            ) from None
         self._client = client
 
     def answer_with(self, answer: Callable[[], tuple[int, str, bytes]]) -> None:

@@ -73,7 +73,7 @@ class Draining:
             assert len(self.fired) - before <= limit
             assert self.service.current_watermark() == watermark
             self.tell()
-            head = self.service.next_event_time_timer()
+            head = self.service.event_time_timers.peek()
             assert done is (head is None or head.timestamp > watermark)
             if done:
                 assert self.downstream >= watermark

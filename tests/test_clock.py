@@ -6,7 +6,6 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import pytest
 
-from timerheap import MAX_WATERMARK
 from timerheap.flink import ManualProcessingTimeService, SystemProcessingTimeService
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -142,42 +141,6 @@ def test_the_clock_reaches_the_limits_of_int64():
     assert called == [INT64_MIN, INT64_MAX - 1, INT64_MAX]
 
 
-def test_periodic_callbacks_are_called_at_a_fixed_rate():
-    clock = ManualProcessingTimeService(now=1_000, jump=True)
-    called = []
-    future = clock.schedule_at_fixed_rate(called.append, 5, 10)
-    clock.set_current_time(1_004)
-    assert called == []
-    clock.set_current_time(1_005)
-    assert called == [1_005]
-    clock.set_current_time(1_040)  # three late calls at once
-    assert called == [1_005, 1_015, 1_025, 1_035]
-    assert clock.get_active_timers() == [(1_045, 1_045)]
-    assert future.cancel() is True
-    clock.set_current_time(2_000)
-    assert len(called) == 4
-    assert clock.get_active_timers() == []
-
-
-def test_a_periodic_callback_may_cancel_itself_and_continues_after_an_exception():
-    clock = ManualProcessingTimeService()
-    called = []
-
-    def callback(timestamp):
-        called.append(timestamp)
-        if timestamp == 1:
-            raise KeyError(timestamp)
-        if timestamp == 3:
-            future.cancel()
-
-    future = clock.schedule_at_fixed_rate(callback, 1, 1)
-    with pytest.raises(KeyError):
-        clock.set_current_time(100)
-    clock.set_current_time(100)
-    assert called == [1, 2, 3]
-    assert future.cancelled()
-
-
 # ---- both ----
 
 
@@ -194,19 +157,14 @@ def test_a_quiesced_service_accepts_callbacks_without_calling_them(either):
     called = []
     now = either.get_current_processing_time()
     waiting = either.register_timer(now + FAR, called.append)
-    periodic = either.schedule_at_fixed_rate(called.append, FAR, 1)
     assert either.quiesce().result(timeout=LONG) is None
     assert waiting.cancelled()
-    assert periodic.cancelled()
     assert not either.is_terminated()
-    for future in (
-        either.register_timer(now - 5, called.append),
-        either.schedule_at_fixed_rate(called.append, 0, 1),
-    ):
-        with pytest.raises(FutureTimeoutError):
-            future.result(timeout=0.02)
-        assert not future.done()
-        assert future.cancel() is True
+    future = either.register_timer(now - 5, called.append)
+    with pytest.raises(FutureTimeoutError):
+        future.result(timeout=0.02)
+    assert not future.done()
+    assert future.cancel() is True
     assert called == []
     either.quiesce().result(timeout=LONG)
 
@@ -219,8 +177,6 @@ def test_registering_after_shutdown_raises(either):
     assert waiting.cancelled()
     with pytest.raises(RuntimeError, match="shut down"):
         either.register_timer(0, print)
-    with pytest.raises(RuntimeError, match="shut down"):
-        either.schedule_at_fixed_rate(print, 0, 1)
     either.shutdown_service()
     either.quiesce().result(timeout=LONG)
     assert either.is_terminated()
@@ -239,10 +195,6 @@ def test_registering_after_shutdown_raises(either):
             "timestamp must fit into 64 bits, got 9223372036854775808",
         ),
         ("register_timer", (1, None), TypeError, "callback must be callable, got None"),
-        ("schedule_at_fixed_rate", (print, -1, 1), ValueError, "initial_delay must be 0 ms or more, got -1"),
-        ("schedule_at_fixed_rate", (print, 0, 0), ValueError, "period must be 1 or more, got 0"),
-        ("schedule_at_fixed_rate", (print, 0, 0.5), TypeError, r"period must be an int, got 0\.5"),
-        ("schedule_at_fixed_rate", ("print", 0, 1), TypeError, "callback must be callable"),
         ("set_current_time", (None,), TypeError, "timestamp must be an int, got None"),
         ("set_current_time", (-(2**63) - 1,), OverflowError, "timestamp must fit"),
         ("advance", ("5",), TypeError, "delta must be an int, got '5'"),
@@ -257,56 +209,26 @@ def test_errors_name_the_argument_and_change_nothing(method, arguments, error, m
     assert clock.get_current_processing_time() == 7
 
 
-END = {
-    "quiesce": lambda clock: clock.quiesce(),
-    "shutdown_service": lambda clock: clock.shutdown_service(),
-    "quiesce, then shutdown_service": lambda clock: (clock.quiesce(), clock.shutdown_service()),
-}
-
-
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("end", END.values(), ids=END)
-def test_a_periodic_callback_running_at_the_end_is_cancelled_when_it_returns(system, end, fails):
-    called, running, go_on = [], threading.Event(), threading.Event()
+def test_quiescing_waits_for_the_running_callback(system, fails):
+    running, go_on = threading.Event(), threading.Event()
 
     def callback(timestamp):
-        called.append(timestamp)
         running.set()
         assert go_on.wait(LONG)
         if fails:
             raise KeyError(timestamp)
 
-    future = system.schedule_at_fixed_rate(callback, 0, 1)
+    future = system.register_timer(0, callback)
     assert running.wait(LONG)
-    end(system)
+    ended = system.quiesce()
+    assert not ended.done()
     go_on.set()
-    with pytest.raises(CancelledError):
-        future.result(timeout=LONG)
-    system.quiesce().result(timeout=LONG)
-    assert future.cancelled()
-    assert len(called) == 1
-
-
-@pytest.mark.parametrize("end", END.values(), ids=END)
-def test_a_periodic_callback_that_ends_the_service_is_cancelled(either, end):
-    future = either.schedule_at_fixed_rate(lambda _: end(either), 0, 1)
-    if isinstance(either, ManualProcessingTimeService):
-        either.advance(100)
-    with pytest.raises(CancelledError):
-        future.result(timeout=LONG)
+    ended.result(timeout=LONG)
+    assert isinstance(future.exception(timeout=LONG), KeyError) is fails
 
 
 def test_a_callback_may_shut_the_service_down():
     with SystemProcessingTimeService() as clock:
         clock.register_timer(0, lambda _: clock.shutdown_service()).result(timeout=LONG)
         assert clock.is_terminated()
-
-
-def test_a_periodic_callback_is_cancelled_at_the_limit_of_int64():
-    clock = ManualProcessingTimeService(now=MAX_WATERMARK - 25)
-    called = []
-    future = clock.schedule_at_fixed_rate(called.append, 5, 10)
-    clock.set_current_time(MAX_WATERMARK)
-    assert future.cancelled()
-    assert called == [MAX_WATERMARK - 20, MAX_WATERMARK - 10, MAX_WATERMARK]
-    assert clock.get_active_timers() == []

@@ -174,7 +174,7 @@ def test_a_custom_serializer_is_used_and_must_stay_the_same():
             with pytest.raises(ValueError, match="service 'a' must be 'long' and 'colour', as before"):
                 manager.get_internal_timer_service("a", None, *wrong)
     service = restored.manager.get_internal_timer_service("a", None, "long", ColourSerializer())
-    timer = service.next_event_time_timer()
+    timer = service.event_time_timers.peek()
     assert (timer, type(timer.namespace)) == ((5, 7, "red"), Colour)
 
 

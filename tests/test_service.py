@@ -286,9 +286,6 @@ def test_services_of_one_operator_share_the_current_key(clock):
     assert two.timestamps() == [1, 2]
 
 
-# ---- the timers of keys ----
-
-
 def fill(service):
     for key in ("a", "b", "c"):
         service.key_context.current_key = key
@@ -297,55 +294,16 @@ def fill(service):
             service.register_processing_time_timer("ns", timestamp + 5)
 
 
-def test_the_timers_of_any_key_are_listed_in_firing_order(service):
-    fill(service)
-    assert service.event_time_timers_of_key("b") == [(10, "b", None), (20, "b", None), (30, "b", None)]
-    assert service.processing_time_timers_of_key("a") == [(15, "a", "ns"), (25, "a", "ns"), (35, "a", "ns")]
-    assert service.event_time_timers_of_key("d") == []
-    assert service.key_context.current_key == "c"
-
-
-def test_the_timers_of_many_keys_are_deleted_in_one_call(service, recorder, clock):
-    fill(service)
-    assert service.delete_timers_of_keys(key for key in ("a", "c", "a", "d")) == 12
-    assert service.num_event_time_timers() == service.num_processing_time_timers() == 3
-    assert service.delete_timers_of_keys([]) == 0
-    service.advance_watermark(100)
-    clock.set_current_time(100)
-    assert {timer.key for _, timer in recorder.fired} == {"b"}
-    assert len(recorder.fired) == 6
-
-
 def test_a_callback_for_a_deleted_timer_schedules_the_next(service, recorder, clock):
     fill(service)
     service.key_context.current_key = "d"
     service.register_processing_time_timer(None, 8)
     assert clock.get_active_timers() == [(8, 8)]
-    service.delete_timers_of_keys(["d"])
+    service.delete_processing_time_timer(None, 8)
     assert clock.get_active_timers() == [(8, 8)]
     clock.set_current_time(9)
     assert recorder.fired == []
     assert clock.get_active_timers() == [(15, 15)]
-
-
-@pytest.mark.parametrize("keys", ["a", b"a", 7, [["a"]], ["a", None], None])
-def test_invalid_keys_raise_and_delete_nothing(service, keys):
-    fill(service)
-    before = held(service)
-    with pytest.raises(TypeError, match="key"):
-        service.delete_timers_of_keys(keys)
-    assert held(service) == before
-
-
-def test_the_next_timer_of_any_key_is_returned(service, clock):
-    assert service.next_event_time_timer() is service.next_processing_time_timer() is None
-    fill(service)
-    assert service.next_event_time_timer() == (10, "a", None)
-    assert service.next_processing_time_timer() == (15, "a", "ns")
-    service.advance_watermark(10)
-    clock.set_current_time(16)
-    assert service.next_event_time_timer() == (20, "a", None)
-    assert service.next_processing_time_timer() == (25, "a", "ns")
 
 
 @pytest.mark.promises(

@@ -82,24 +82,6 @@ def test_a_callback_may_register_another(system):
     assert called.wait(LONG)
 
 
-def test_periodic_callbacks_have_regular_timestamps(system):
-    called, enough = [], threading.Event()
-
-    def callback(timestamp):
-        called.append((timestamp, system.get_current_processing_time()))
-        if len(called) == 5:
-            future.cancel()
-            enough.set()
-
-    with system.lock:
-        future = system.schedule_at_fixed_rate(callback, 3, 7)
-    assert enough.wait(LONG)
-    first = called[0][0]
-    assert [timestamp for timestamp, _ in called] == [first + 7 * i for i in range(5)]
-    assert all(timestamp <= at for timestamp, at in called)
-    assert len(called) == 5
-
-
 def test_exceptions_reach_the_handler_and_the_clock_continues():
     handled = []
 
@@ -119,22 +101,6 @@ def test_exceptions_reach_the_handler_and_the_clock_continues():
         assert isinstance(failed.exception(timeout=LONG), KeyError)
         assert isinstance(left.exception(timeout=LONG), SystemExit)
         assert handled == [failed.exception(), left.exception()]
-
-
-def test_a_periodic_callback_continues_after_exceptions():
-    handled, enough = [], threading.Event()
-
-    def fail(timestamp):
-        if len(handled) == 3:
-            enough.set()
-        raise KeyError(timestamp)
-
-    with SystemProcessingTimeService(handled.append) as clock:
-        future = clock.schedule_at_fixed_rate(fail, 0, 2)
-        assert enough.wait(LONG)
-        assert future.cancel() is True
-    timestamps = [error.args[0] for error in handled]
-    assert timestamps == list(range(timestamps[0], timestamps[0] + 2 * len(timestamps), 2))
 
 
 def test_an_error_handler_that_is_not_callable_raises():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable
 from types import EllipsisType
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -47,8 +47,8 @@ class InternalTimerService(Generic[K, N]):
     key_context : KeyContext, optional
         The holder of the current key; by default a new one, available as `key_context`.
     event_time_timers, processing_time_timers : KeyedTimerQueue, optional
-        The queues that hold the timers; by default each is a new ``TimerQueue()``. The service takes over
-        the timers that they already hold.
+        The queues that hold the timers, available under these names; by default each is a new
+        ``TimerQueue()``. The service takes over the timers that they already hold.
 
     Raises
     ------
@@ -253,68 +253,6 @@ class InternalTimerService(Generic[K, N]):
     def num_processing_time_timers(self, namespace: N | EllipsisType = ...) -> int:
         """Return the number of processing-time timers, as `num_event_time_timers` does."""
         return self._count(self.processing_time_timers, namespace)
-
-    def next_event_time_timer(self) -> InternalTimer[K, N] | None:
-        """Return the next event-time timer of any key, or None. O(1)."""
-        return self.event_time_timers.peek()
-
-    def next_processing_time_timer(self) -> InternalTimer[K, N] | None:
-        """Return the next processing-time timer of any key, or None. O(1)."""
-        return self.processing_time_timers.peek()
-
-    def event_time_timers_of_key(self, key: K) -> list[InternalTimer[K, N]]:
-        """Return the event-time timers of any key in firing order. A scan, O(n) in the timers of all keys.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            If the queue rejects the key.
-        """
-        return self.event_time_timers.timers_of_key(key)
-
-    def processing_time_timers_of_key(self, key: K) -> list[InternalTimer[K, N]]:
-        """Return the processing-time timers of any key in firing order. A scan, O(n)."""
-        return self.processing_time_timers.timers_of_key(key)
-
-    def delete_timers_of_keys(self, keys: Iterable[K]) -> int:
-        """Delete all event-time and processing-time timers of many keys, in every namespace.
-
-        The cost is one scan of each queue, O(n), whatever the number of keys. Keys without timers are
-        allowed. The clock's callback for a deleted timer is kept.
-
-        Parameters
-        ----------
-        keys : iterable
-            The keys.
-
-        Returns
-        -------
-        int
-            The number of deleted timers.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            If the queue rejects a key; no timer is then deleted.
-
-        Examples
-        --------
-        >>> from timerheap.flink import InternalTimerService, ManualProcessingTimeService
-        >>> service = InternalTimerService(None, ManualProcessingTimeService())
-        >>> for service.key_context.current_key in ("N14228", "N24211", "N619AA"):
-        ...     service.register_event_time_timer(None, 1_000)
-        ...     service.register_event_time_timer("landed", 2_000)
-        >>> [timer.namespace for timer in service.event_time_timers_of_key("N24211")]
-        [None, 'landed']
-        >>> service.delete_timers_of_keys(["N14228", "N24211"])
-        4
-        >>> service.next_event_time_timer()
-        InternalTimer(timestamp=1000, key='N619AA', namespace=None)
-        """
-        if isinstance(keys, Iterator):
-            keys = list(keys)  # for both queues
-        removed = self.event_time_timers.remove_keys(keys)
-        return removed + self.processing_time_timers.remove_keys(keys)
 
     def snapshot_timers_for_key_group(self, key_group: int) -> InternalTimersSnapshot[K, N]:
         """Return the timers of one key group, without removing them. O(n).

@@ -12,11 +12,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
-from operator import index
 from types import TracebackType
 from typing import Protocol
 
-from timerheap._arguments import int64, positive_int
+from timerheap._arguments import int64
 from timerheap._native._core import TimerHeap
 from timerheap.timer import MAX_WATERMARK
 
@@ -56,20 +55,13 @@ class _Status(enum.Enum):
 class _Task(Future[None]):
     """A callback with its due time, and the future that is returned to the caller."""
 
-    def __init__(
-        self,
-        service: SchedulingService,
-        callback: ProcessingTimeCallback,
-        timestamp: int,
-        period: int | None = None,
-    ) -> None:
+    def __init__(self, service: SchedulingService, callback: ProcessingTimeCallback, timestamp: int) -> None:
         if not callable(callback):
             raise TypeError(f"callback must be callable, got {callback!r}")
         super().__init__()
         self.service = service
         self.callback = callback
         self.timestamp = timestamp
-        self.period = period
         self.due = self.id = 0
 
     def cancel(self) -> bool:
@@ -125,45 +117,10 @@ class SchedulingService(ABC):
         task = _Task(self, callback, int64("timestamp", timestamp))
         return self._schedule(task, self._due(task.timestamp))
 
-    def schedule_at_fixed_rate(
-        self, callback: ProcessingTimeCallback, initial_delay: int, period: int
-    ) -> Future[None]:
-        """Call `callback` after `initial_delay` and then every `period`, until its future is cancelled.
-
-        The rate is fixed, not the pause between two calls, so late calls are caught up. An exception in the
-        callback does not stop the calls.
-
-        Parameters
-        ----------
-        callback : callable
-            Receives the scheduled timestamp of the call: the first is now + `initial_delay`, each further
-            one is `period` later.
-        initial_delay, period : int
-            Milliseconds; `initial_delay` is 0 or more, `period` is 1 or more.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            Completes only if it is cancelled: by ``cancel()``, when the service ends, or when the next call
-            would be later than the largest timestamp.
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            If `callback` is not callable, or a time is not an int64 in its range.
-        RuntimeError
-            If the service is shut down.
-        """
-        if int64("initial_delay", initial_delay) < 0:
-            raise ValueError(f"initial_delay must be 0 ms or more, got {initial_delay}")
-        period = positive_int("period", period)
-        first = self.get_current_processing_time() + index(initial_delay)
-        return self._schedule(_Task(self, callback, first, period), first)
-
     def quiesce(self) -> Future[None]:
         """Stop calling callbacks: cancel the scheduled ones, and accept new ones but never call them.
 
-        A running callback finishes; if it is periodic, its future is then cancelled.
+        A running callback finishes.
 
         Returns
         -------
@@ -176,7 +133,7 @@ class SchedulingService(ABC):
     def shutdown_service(self) -> None:
         """Stop calling callbacks: cancel the scheduled ones, and reject new ones.
 
-        A running callback finishes; if it is periodic, its future is then cancelled.
+        A running callback finishes.
         """
         self._end(_Status.SHUT_DOWN)
 
@@ -223,26 +180,13 @@ class SchedulingService(ABC):
         """Call a callback; its exception is stored in its future and also raised."""
         if self._status is not _Status.ALIVE:
             task.cancel()
-        elif task.period is None:
-            if task.set_running_or_notify_cancel():
-                try:
-                    task.callback(task.timestamp)
-                except BaseException as error:
-                    task.set_exception(error)
-                    raise
-                task.set_result(None)
-        elif not task.cancelled():
+        elif task.set_running_or_notify_cancel():
             try:
                 task.callback(task.timestamp)
-            finally:
-                with self._changed:
-                    task.timestamp += task.period
-                    next_due = task.due + task.period
-                    continues = self._status is _Status.ALIVE and next_due <= MAX_WATERMARK
-                    if continues and not task.cancelled():
-                        self._enqueue(task, next_due)
-                if not continues:
-                    task.cancel()
+            except BaseException as error:
+                task.set_exception(error)
+                raise
+            task.set_result(None)
 
     def _end(self, status: _Status) -> None:
         with self._changed:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from timerheap.spark._columns import WINDOW, computed_name
-from timerheap.spark._sql.clauses import Call
-from timerheap.spark._sql.parser import Aggregated, Joined, Order, Ranked, Windowing, parsed
+from timerheap.spark._sql.nodes import Aggregated, Call, Joined, Ranked, Windowing
+from timerheap.spark._sql.parser import parsed
+from timerheap.spark._sql.ranking import Order
 
 MINUTE = 60_000
 FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"

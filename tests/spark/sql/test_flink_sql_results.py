@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 import timerheap.spark
 from timerheap.spark._sql.parser import parsed
 from timerheap.spark._sql.planner import _Planner
+from timerheap.spark._sql.tables import Tables
 
 pytestmark = pytest.mark.spark
 
@@ -220,7 +221,7 @@ def test_a_window_of_rows_ends_after_the_hour_that_is_repeated(spark: SparkSessi
     hour, one = 3_600_000, AUTUMN - 3_600_000  # 1:00 in summer time
     df = spark.createDataFrame([(one + at * hour,) for at in range(-1, 4)], "ms long")
     df.selectExpr("timestamp_millis(ms) AS ts").createOrReplaceTempView("l")
-    planner = _Planner(spark, None, None, {"time_zone": "America/New_York"})
+    planner = _Planner(Tables(spark, None, None, "America/New_York"))
     found = planner.relation(
         parsed("SELECT * FROM TABLE(TUMBLE(TABLE l, DESCRIPTOR(ts), INTERVAL '1' HOUR))")
     )

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap.spark._sql.parser import Table
-from timerheap.spark._sql.watermark_clause import time_of_table
+from timerheap.spark._sql.nodes import Table
+from timerheap.spark._sql.tables import time_of_table
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,8 @@ from timerheap import AggregateFunction
 from timerheap.spark._arrow import event_millis
 from timerheap.spark._columns import HASH, SLICE_END
 from timerheap.spark._group.keys import KeyTable
-from timerheap.spark._windows.local_stage import LocalStage, Ranking, RankOrder
+from timerheap.spark._sql.ranking import Order, Ranking
+from timerheap.spark._windows.local_stage import LocalStage
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec, input_column
 from timerheap.tvf.accumulators import Aggregate
 from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, StddevSamp, Sum
@@ -183,7 +184,7 @@ def test_first_rows_are_those_of_a_loop(function: str) -> None:
                 if rank[function] <= limit:
                     wanted.append((row, rank[function]))
         batch = pa.RecordBatch.from_pydict({"v": pa.array(values, pa.float64()), "at": pa.array(range(n))})
-        order, arrival = RankOrder("v", descending, nulls_first), RankOrder("at", last, nulls_first=False)
+        order, arrival = Order("v", descending, nulls_first), Order("at", last, nulls_first=False)
         ranking = Ranking(function, "place", (order,), (arrival,), limit)
         found = zip(*(column.tolist() for column in ranking.first(batch, groups)), strict=True)
         assert sorted(found) == sorted(wanted)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, combinations, product
 
 from sqlglot import exp
 
-from timerheap.spark._columns import GROUPING_SET, computed_name
-from timerheap.spark._sql.rank_functions import PROCTIME
+from timerheap.spark._columns import GROUPING_SET, WINDOW_COLUMNS, computed_name
+from timerheap.spark._sql.nodes import PROCTIME, Call
 from timerheap.spark._sql.text import expect_only, refuse, text_of, written
-
-BOUNDS = ("window_start", "window_end", "window_time")
 
 
 def parts_of(node: exp.Expr) -> list[exp.Expr]:
@@ -55,7 +52,7 @@ def grouping_sets(group: exp.Expr, bounds: Mapping[str, str]) -> list[Keys]:
     sets = [tuple(dict.fromkeys(chain.from_iterable(chosen))) for chosen in product(*choices)]
     if len(sets) > _MAX_SETS:
         refuse(f"GROUP BY of {len(sets)} grouping sets", f"write at most {_MAX_SETS} with GROUPING SETS")
-    for bound in BOUNDS[:2]:
+    for bound in WINDOW_COLUMNS[:2]:
         if not all(bound in [bounds.get(name) for name in names] for names in sets):
             raise ValueError(
                 f"query: GROUP BY must have window_start and window_end, in or beside each grouping set; "
@@ -137,15 +134,6 @@ _KNOWN = (
     "APPROX_COUNT_DISTINCT"
 )
 _OTHERWISE = "for your own function use timerheap.spark.udaf(...) with tumble(), hop() or cumulate()"
-
-
-@dataclass(frozen=True)
-class Call:
-    """An aggregate: the function's name in Spark, and its argument and FILTER in Spark's SQL."""
-
-    function: str
-    argument: str | None
-    condition: str | None
 
 
 def window_arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
@@ -245,7 +233,7 @@ class Outside:
         if isinstance(node, exp.Anonymous) and node.name.upper() == "GROUP_ID":
             refuse(written(node), "write GROUPING_ID(k, ...) with columns of GROUP BY")
         if isinstance(node, exp.Anonymous) and node.name.upper().rpartition("_")[0] in LENGTHS:
-            refuse(f"{written(node)} with a window table function", f"write {', '.join(BOUNDS)}")
+            refuse(f"{written(node)} with a window table function", f"write {', '.join(WINDOW_COLUMNS)}")
         if not isinstance(node, (exp.AggFunc, exp.Filter)):
             return node
         name = computed_name(0, text_of(node))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 from sqlglot import exp
 
-from timerheap.spark._columns import RANK, SIDES, WINDOW, computed_name
+from timerheap.spark._columns import RANK, SIDES, WINDOW, WINDOW_COLUMNS, computed_name
 from timerheap.spark._sql.clauses import (
-    BOUNDS,
     EXAMPLE,
     LENGTHS,
-    Call,
     Outside,
     call_of,
     descriptor,
@@ -24,142 +21,22 @@ from timerheap.spark._sql.clauses import (
     time_of,
     window_arguments,
 )
+from timerheap.spark._sql.nodes import (
+    LEFT,
+    RIGHT,
+    Aggregated,
+    Call,
+    Joined,
+    Node,
+    Over,
+    Ranked,
+    Selected,
+    Table,
+    Windowing,
+)
+from timerheap.spark._sql.ranking import Order
 from timerheap.spark._sql.ranks import PATTERN, RANKS, at_most, named, nested_ranks
 from timerheap.spark._sql.text import expect_only, parsed_select, refuse, rename, text_of, written
-
-LEFT, RIGHT = SIDES
-
-Items: TypeAlias = tuple[tuple[str, str], ...]
-"""Columns of a SELECT: expressions in Spark's SQL, and names; ``("*", "*")`` stands for all columns."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """The rows of a table or view that meet a condition; they have no windows, and `time` orders them."""
-
-    table: tuple[str, ...]
-    where: str | None = None
-    time: str = ""
-
-    @property
-    def bounds(self) -> dict[str, str]:
-        """The columns that have a bound of the window, and which: none."""
-        return {}
-
-
-@dataclass(frozen=True)
-class Windowing:
-    """A window table function: the rows of a table, each in all of its windows."""
-
-    function: str  # the name of the function that makes them, in lower case
-    table: tuple[str, ...]
-    time: str
-    lengths: dict[str, int]  # arguments of the function, ms
-    partition: tuple[str, ...] = ()
-    names: tuple[str, ...] = BOUNDS  # of the columns with the bounds
-
-    @property
-    def bounds(self) -> dict[str, str]:
-        """The columns that have a bound of the window, and which."""
-        return dict(zip(self.names, BOUNDS, strict=True))
-
-
-@dataclass(frozen=True)
-class Selected:
-    """A projection of the rows that meet a condition."""
-
-    source: Node
-    where: str | None
-    columns: Items
-    bounds: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Aggregated:
-    """Aggregates of each window and key."""
-
-    source: Node
-    where: str | None
-    keys: tuple[str, ...]  # of GROUP BY, without those of the window
-    sets: tuple[tuple[str, ...], ...]  # the keys of each grouping set
-    calls: dict[str, Call]  # by the names that `having` and `columns` use
-    having: str | None
-    columns: Items
-    bounds: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Order:
-    """One ORDER BY expression, in Spark's SQL."""
-
-    text: str
-    descending: bool
-    nulls_first: bool
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """The first rows of each window and key, with their rank."""
-
-    source: Node
-    function: str  # "row_number", "rank" or "dense_rank"
-    name: str
-    keys: tuple[str, ...]  # of PARTITION BY, without those of the window
-    order: tuple[Order, ...]
-    limit: int = 0  # 0: not known yet
-
-    @property
-    def bounds(self) -> dict[str, str]:
-        """The columns that have a bound of the window, and which."""
-        return self.source.bounds
-
-
-@dataclass(frozen=True)
-class Joined:
-    """Pairs of rows of the same window.
-
-    Expressions refer to the two rows as structs of the names `LEFT` and `RIGHT`; the result of a semi-join or
-    an anti-join has the columns of the left side.
-    """
-
-    left: Node
-    right: Node
-    how: str  # "inner", "left", "right", "full", "semi" or "anti"
-    keys: tuple[tuple[str, str, bool], ...]  # expressions of the two sides, and whether null equals null
-    condition: str | None
-    null_aware: bool = False  # whether a condition that is null excludes a row of an anti-join, as in NOT IN
-
-    @property
-    def bounds(self) -> dict[str, str]:
-        """The columns that have a bound of the window, and which."""
-        if self.how in ("semi", "anti"):
-            return self.left.bounds
-        sides = {LEFT: self.left.bounds, RIGHT: self.right.bounds}
-        return {f"{side}.{name}": which for side, found in sides.items() for name, which in found.items()}
-
-
-@dataclass(frozen=True)
-class Over:
-    """The rows of a table, each with aggregates of the rows of its key that precede it, and of itself.
-
-    Either `preceding` or `rows` says how many: the ms before the row, or the number of rows.
-    """
-
-    table: tuple[str, ...]
-    where: str | None
-    keys: tuple[str, ...]
-    time: str
-    preceding: int | None
-    rows: int | None
-    calls: dict[str, Call]  # by the names of the columns
-
-    @property
-    def bounds(self) -> dict[str, str]:
-        """The columns that have a bound of the window, and which: none."""
-        return {}
-
-
-Node: TypeAlias = Table | Windowing | Selected | Aggregated | Ranked | Joined | Over
 
 _READ = {"expressions", "from", "joins", "where", "group", "having", "with"}
 _OF_WINDOW = ("partition_by", "order", "spec")
@@ -478,7 +355,7 @@ def _ranked(
         refuse(f"{written(over)} without a name", PATTERN)
     expect_only(over, {"this", "partition_by", "order", "over"})
     partition = [name_of(node, "PARTITION BY") for node in over.args.get("partition_by") or []]
-    whole = not set(BOUNDS[:2]) <= {source.bounds.get(name) for name in partition}
+    whole = not set(WINDOW_COLUMNS[:2]) <= {source.bounds.get(name) for name in partition}
     if whole and not (isinstance(source, Table) and function == "row_number"):
         refuse(f"{written(over)} (a Top-N of all rows, not of windows)", PATTERN)
     if over.args.get("order") is None:
@@ -610,7 +487,7 @@ def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Join
             texts = _where_met(of_left, filters[0]), _where_met(of_right, filters[1])
             keys.append((*texts, isinstance(one, exp.NullSafeEQ)))
     windows = [_windows_of(node) for node in (left, right)]
-    if None in windows or not same >= set(BOUNDS[:2]):
+    if None in windows or not same >= set(WINDOW_COLUMNS[:2]):
         if how in ("semi", "anti"):
             refuse(
                 "IN or EXISTS without windows",

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import reduce
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -41,23 +40,27 @@ from timerheap.spark._columns import (
 )
 from timerheap.spark._compat import on_connect, to_arrow_schema, with_columns
 from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._plan.arguments import arrow_schema, key_columns, named_column, quoted
-from timerheap.spark._plan.build import Input, build, kept_only, marked, naive_millis, time_mode
+from timerheap.spark._plan.arguments import key_columns, named_column, quoted
+from timerheap.spark._plan.build import build, kept_only, naive_millis, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName
 from timerheap.spark._plan.outputs import outputs_of, results_of
 from timerheap.spark._query import Late, Query
-from timerheap.spark._sql.rank_functions import (
-    GROUPED,
-    FirstOfKey,
-    FirstRows,
-    GroupedSides,
-    OverRows,
-    SessionRows,
+from timerheap.spark._sql.nodes import (
+    Aggregated,
+    Call,
+    Items,
+    Joined,
+    Node,
+    Over,
+    Ranked,
+    Selected,
+    Table,
+    Windowing,
 )
-from timerheap.spark._sql.watermark_clause import time_of_table
-from timerheap.spark._windows.local_stage import LocalFirstRows, Ranking, RankOrder
-from timerheap.spark._windows.spark_aggregates import resolve_aggregate
-from timerheap.spark._windows.window_columns import (
+from timerheap.spark._sql.ranking import FirstOfKey, FirstRows, LocalFirstRows, Order, Ranking
+from timerheap.spark._sql.row_functions import GROUPED, GroupedSides, OverRows, SessionRows
+from timerheap.spark._sql.tables import Tables, TimedTable
+from timerheap.spark._sql.window_columns import (
     end_of,
     fields_of,
     name_of_column,
@@ -65,42 +68,14 @@ from timerheap.spark._windows.window_columns import (
     unique_names,
     windows_of,
 )
+from timerheap.spark._windows.spark_aggregates import resolve_aggregate
 from timerheap.spark._windows.window_runner import WINDOW_BOUND
-from timerheap.spark._windows.windows import (
-    GroupedWindows,
-    Source,
-    WindowPlan,
-    Windows,
-    cumulate,
-    hop,
-    session,
-    tumble,
-)
+from timerheap.spark._windows.windows import Source, WindowPlan
 from timerheap.tvf.slices import SessionUnsliceAssigner, SliceAssigner, TumblingSliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 
-if TYPE_CHECKING:
-    from timerheap.spark._sql.clauses import Call
-    from timerheap.spark._sql.parser import (
-        Aggregated,
-        Items,
-        Joined,
-        Node,
-        Over,
-        Ranked,
-        Selected,
-        Table,
-        Windowing,
-    )
-
 _MARKS = (SEEN, KEPT, CHANNEL, AHEAD)
-
-_WINDOWS: dict[str, Callable[..., Windows]] = {
-    "tumble": tumble,
-    "hop": hop,
-    "cumulate": cumulate,
-    "session": session,
-}
+_EVERYTHING: Items = (("*", "*"),)
 
 
 def sql(
@@ -188,40 +163,29 @@ def sql(
     except ImportError as error:
         raise ImportError("sql() needs sqlglot; run pip install 'timerheap[sql]'") from error
     zone = time_zone if time_zone is not None else str(spark.conf.get("spark.sql.session.timeZone"))
-    options = {"time_zone": zone, "channel": channel, "late": late, "max_parallelism": max_parallelism}
-    given = {name: value for name, value in options.items() if value is not None}
     node = parsed(query)
     if late == "emit":
         _expect_rows_of_table(node)
-    found = _Planner(spark, watermark, processing_time, given).relation(node)
+    tables = Tables(spark, watermark, processing_time, zone, channel, late, max_parallelism)
+    found = _Planner(tables).relation(node)
     if LATE_SIDE in found.df.columns:
         df = found.df.where(quoted(KEPT) | quoted(LATE_SIDE).isNotNull())
-        df = _select(df, (("*", "*"),), [LATE_SIDE])
+        df = _select(df, _EVERYTHING, [LATE_SIDE])
         return results_of(df.toDF(*df.columns[:-1], SIDE_OUTPUT))
     df = found.timed.where(quoted(KEPT)) if KEPT in found.df.columns else found.df
-    return _select(df, (("*", "*"),))
-
-
-@dataclass(frozen=True)
-class _Clock:
-    """The watermark of a table: event times that advance it are in the column `SEEN` of `rows`."""
-
-    table: str
-    time: str | None
-    source: Source
-    rows: DataFrame
+    return _select(df, _EVERYTHING)
 
 
 @dataclass(frozen=True)
 class _Relation:
     """The rows of a query: its columns, those of `WINDOW`, and marks as long as windows have not ended.
 
-    clocks: whose watermarks end the windows
+    tables: those whose watermarks end the windows
     ended: whether each micro-batch has all rows of the windows that end in it, and no others
     """
 
     df: DataFrame
-    clocks: tuple[_Clock, ...]
+    tables: tuple[TimedTable, ...]
     ended: bool
 
     @property
@@ -229,7 +193,7 @@ class _Relation:
         """The rows, with an error for one that is kept and has no time, and so no window."""
         if self.ended:
             return self.df
-        time = self.clocks[0].time
+        time = self.tables[0].source.time
         null = f"time must not be null, got a row with null in column {time!r}; filter such rows out (WHERE "
         null += f"{time} IS NOT NULL), or fill in a value"
         has_time = quoted(WINDOW[0]).isNotNull() | F.raise_error(F.lit(null)).cast("boolean")
@@ -241,7 +205,7 @@ class _Relation:
         """When the window of a row ends, in epoch ms."""
         if ENDS in self.df.columns:
             return quoted(ENDS)
-        return end_of(naive_millis(quoted(WINDOW[1])) - 1, self.clocks[0].source.assigner.zone)
+        return end_of(naive_millis(quoted(WINDOW[1])) - 1, self.tables[0].source.assigner.zone)
 
 
 def _visible(df: DataFrame) -> list[str]:
@@ -255,69 +219,59 @@ def _hidden(df: DataFrame) -> list[str]:
 class _Planner:
     """Plans the nodes of one query."""
 
-    def __init__(
-        self, spark: SparkSession, watermark: object, processing_time: str | None, options: dict[str, Any]
-    ) -> None:
-        self._spark, self._watermark, self._processing_time = spark, watermark, processing_time
-        self._options = options  # of the functions that make windows
-        self._tables: dict[tuple[str, ...], DataFrame] = {}
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
 
     def relation(self, node: Node) -> _Relation:
         """Return the rows of a node."""
-        plan = getattr(self, f"_{type(node).__name__.lower()}")
-        found: _Relation = plan(node)
-        return found
+        match node:
+            case Windowing():
+                return self._rows_of_windows(node)
+            case Selected():
+                return self._selected(node)
+            case Aggregated():
+                return self._aggregated(node)
+            case Ranked(source=Table() as table):
+                return self._first_of_keys(node, table)
+            case Ranked():
+                return self._first_of_windows(node)
+            case Joined():
+                return self._joined(node)
+            case Over():
+                return self._over(node)
+            case Table():
+                raise AssertionError("the parser refuses a table whose rows have no windows and no order")
 
-    def _source(
-        self, node: Windowing | Table | Over, function: str, lengths: Mapping[str, int]
-    ) -> tuple[Source, _Clock]:
-        """Return a table cut into windows, and its watermark."""
-        df = self._tables.get(node.table)  # once, so that Spark has one source of a stream
-        if df is None:
-            name = ".".join(f"`{part.replace('`', '``')}`" for part in node.table)
-            df = self._tables[node.table] = self._spark.table(name)
-            arrow_schema(f"table {'.'.join(node.table)}", df.schema)
-        for name in node.bounds:
-            if name in df.columns and WINDOW_BOUND not in df.schema[name].metadata:
-                raise ValueError(
-                    f"query: table {'.'.join(node.table)} must not have a column {name}, which its windows "
-                    f"have; rename it in a view: SELECT {name} AS ..."
-                )
-        time, strategy = time_of_table(df, node, self._watermark, self._processing_time)
-        source = _WINDOWS[function](df, time, watermark=strategy, **lengths, **self._options)._source
-        rows = source.df
-        if time is not None:
-            rows = marked(Input(rows, time, source.strategy, source.channel)).withColumn(SEEN, quoted(time))
-        return source, _Clock(".".join(node.table), time, source, rows)
-
-    def _windowing(self, node: Windowing) -> _Relation:
+    def _rows_of_windows(self, node: Windowing) -> _Relation:
         """Copy each row into all of its windows."""
-        source, clock = self._source(node, node.function, node.lengths)
+        table = self._tables.cut(node)
+        source, assigner = table.source, table.source.assigner
         if source.time is None:
             raise ValueError(
                 "query: rows of windows of processing time are not supported; aggregate them with GROUP BY"
             )
-        assigner = source.assigner
-        named = {name: quoted(there) for name, there in zip(WINDOW_COLUMNS, WINDOW, strict=True)}
-        if not isinstance(assigner, SliceAssigner):
-            found = self._session_rows(node, clock, assigner)
-            return replace(found, df=found.df.withColumns(named))
-        bounds = windows_of(source.df, source.time, assigner)
-        windows = F.inline_outer(bounds).alias(*WINDOW, ENDS)
-        rows = clock.rows.withColumn(KEPT, F.lit(True)).select("*", windows)
-        return _Relation(rows.withColumns(named), (clock,), ended=False)
+        if isinstance(assigner, SliceAssigner):
+            windows = F.inline_outer(windows_of(source.df, source.time, assigner)).alias(*WINDOW, ENDS)
+            rows = table.rows.withColumn(KEPT, F.lit(True)).select("*", windows)
+            found = _Relation(rows, (table,), ended=False)
+        else:
+            found = self._session_rows(node, table, assigner, source.time)
+        bounds = {name: quoted(there) for name, there in zip(WINDOW_COLUMNS, WINDOW, strict=True)}
+        return replace(found, df=found.df.withColumns(bounds))
 
-    def _session_rows(self, node: Windowing, clock: _Clock, assigner: SessionUnsliceAssigner) -> _Relation:
+    def _session_rows(
+        self, node: Windowing, table: TimedTable, assigner: SessionUnsliceAssigner, time: str
+    ) -> _Relation:
         """Return the rows of a table, and their sessions, once these have ended."""
-        df, names = clock.rows.drop(SEEN), _visible(clock.source.df)
-        naive, time = TimestampNTZType(), df.schema[str(clock.time)].dataType
-        types = (naive, naive, time if time == naive else TimestampType())
+        df, names = table.rows.drop(SEEN), _visible(table.source.df)
+        naive, type_ = TimestampNTZType(), df.schema[time].dataType
+        types = (naive, naive, type_ if type_ == naive else TimestampType())
         bounds = [StructField(name, type_) for name, type_ in zip(WINDOW, types, strict=True)]
         rows = [StructField(name, df.schema[name].dataType) for name in names]
         work = SessionRows(to_arrow_schema(StructType(rows)), to_arrow_schema(StructType(bounds)), assigner)
         result, keys = [*rows, *bounds], node.partition
         return self._processed(
-            work, df, keys, names, result, (clock,), time=clock.time, order="arrival", late="process"
+            work, df, keys, names, result, (table,), time=time, order="arrival", late="process"
         )
 
     def _selected(self, node: Selected) -> _Relation:
@@ -326,74 +280,78 @@ class _Planner:
         return replace(found, df=_select(df, node.columns, _hidden(df)))
 
     def _aggregated(self, node: Aggregated) -> _Relation:
-        from timerheap.spark._sql.parser import Windowing
-
         if isinstance(node.source, Windowing):
-            source, clock = self._source(node.source, node.source.function, node.source.lengths)
-            found = _Relation(source.df, (clock,), ended=True)
-            where = None if node.where is None else F.expr(node.where)
+            table = self._tables.cut(node.source)
+            source, where = table.source, None if node.where is None else F.expr(node.where)
             if where is not None and not (source.df.isStreaming and source.time is not None):
-                found, where = _where(found, node.where), None  # there is no watermark to advance
-            source = replace(source, where=where)
+                source = replace(source, df=source.df.where(where))  # there is no watermark to advance
+            else:
+                source = replace(source, where=where)
+            found = _Relation(source.df, (table,), ended=True)
         else:
             found = _where(self.relation(node.source), node.where)
-            source = replace(found.clocks[0].source, **_IN_EACH_BATCH)
-        df, by = found.df, {name: name for name in node.keys}
-        if len(node.sets) > 1:
+            source = _of_each_batch(found)
+        df, by = source.df, {name: name for name in node.keys}
+        numbers = [GROUPING_SET] if len(node.sets) > 1 else []
+        if numbers:
             by = {name: computed_name(1, name) for name in node.keys}  # aggregates see the row's own
             sets = {
                 there: (name, [at for at, names in enumerate(node.sets) if name in names])
                 for name, there in by.items()
             }
             df = _expanded(df, F.array(*map(F.lit, range(len(node.sets)))), sets)
-        windows: list[str] = []
-        if source.each_batch:
-            windows, df = WINDOW, df.withColumn(ENDS, F.lit(0).cast("bigint"))
-        keys = [*windows, *by.values(), *([GROUPING_SET] if len(node.sets) > 1 else [])]
+        windows, bounds = (WINDOW, BATCH_WINDOW) if source.each_batch else ([], WINDOW)
         calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
-        grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", keys) if keys else [])
-        result = grouped.agg(*(calls or [F.count("*")]))  # agg() requires one
-        bounds = BATCH_WINDOW if windows else WINDOW
-        named = [*windows, *node.keys, *keys[len(windows) + len(by) :], *bounds, *(node.calls or [COUNT])]
+        plan = _window_plan(replace(source, df=df), [*windows, *by.values(), *numbers], calls)
+        named = [*windows, *node.keys, *numbers, *bounds, *(node.calls or [COUNT])]
         if source.late != "emit":
-            return replace(found, df=_select_list(result.toDF(*named), node))
-        result = _with_late(outputs_of(result).toDF(*named, SIDE_OUTPUT))
+            return replace(found, df=_select_list(plan.result().toDF(*named), node))
+        result = _with_late(outputs_of(plan.result()).toDF(*named, SIDE_OUTPUT))
         return replace(found, df=_select_list(result, node, [KEPT, LATE_SIDE], quoted(KEPT)))
 
-    def _ranked(self, node: Ranked) -> _Relation:
-        from timerheap.spark._sql.parser import Table
+    def _first_of_keys(self, node: Ranked, source: Table) -> _Relation:
+        """Return the first row of each key of a table, by time."""
+        df, table = self._tables.rows(source)
+        names, late = _visible(table.source.df), table.source.late
+        result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
+        ranked = self._processed(
+            FirstOfKey(names, RANK),
+            df,
+            node.keys,
+            names,
+            result,
+            (table,),
+            time=table.source.time,
+            late=late,
+            emits=late == "emit",
+        )
+        return replace(ranked, df=ranked.df.toDF(*names, node.name, *ranked.df.columns[len(result) :]))
 
-        if isinstance(node.source, Table):
-            df, clock = self._table(node.source)
-            names = _visible(clock.source.df)
-            result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
-            work, late = FirstOfKey(names, RANK), clock.source.late
-            ranked = self._processed(
-                work, df, node.keys, names, result, (clock,), time=clock.time, late=late, emits=late == "emit"
-            )
-            return replace(ranked, df=ranked.df.toDF(*names, node.name, *ranked.df.columns[len(result) :]))
+    def _first_of_windows(self, node: Ranked) -> _Relation:
+        """Return the first rows of each window and key, with their ranks."""
         found = self.relation(node.source)
-        df = found.timed
-        order = {f"{ORDER}{at}": one for at, one in enumerate(node.order)}
-        added = {name: kept_only(df, F.expr(one.text)) for name, one in order.items()}
-        arrival: list[RankOrder] = []
+        orders = [replace(one, by=f"{ORDER}{at}") for at, one in enumerate(node.order)]
+        added = {
+            there.by: kept_only(found.df, F.expr(one.by))
+            for there, one in zip(orders, node.order, strict=True)
+        }
+        arrival: list[Order] = []
         if not found.ended and node.function == "row_number":
             by, *others = node.order
-            keeps_last = node.limit == 1 and not others and by.descending and _is_time(by.text, node.source)
-            arrival = [RankOrder(name, keeps_last, nulls_first=False) for name in ARRIVAL]
-        orders = tuple(RankOrder(name, one.descending, one.nulls_first) for name, one in order.items())
-        ranking = Ranking(node.function, RANK, orders, tuple(arrival), node.limit)
-        df = unique_names(df.withColumns(added))
+            # As Flink's deduplication: of rows of one time, the last row by time is the last to arrive.
+            keeps_last = node.limit == 1 and not others and by.descending and _is_time(by.by, node.source)
+            arrival = [Order(name, keeps_last, nulls_first=False) for name in ARRIVAL]
+        ranking = Ranking(node.function, RANK, tuple(orders), tuple(arrival), node.limit)
+        df = unique_names(found.timed.withColumns(added))
         names = [*_visible(df), *WINDOW]
         result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
-        first = FirstRows(ranking, names)
         ranked = self._processed(
-            first,
+            FirstRows(ranking, names),
             df if found.ended else df.withColumn(ENDS, found.ends),
             node.keys,
             [*names, *added],
             result,
-            found.clocks,
+            found.tables,
             ended=found.ended,
             local=None if found.ended else LocalFirstRows(ranking, [*node.keys]),
         )
@@ -408,21 +366,21 @@ class _Planner:
         differing = [name for name, (*_, null_safe) in zip(keys, node.keys, strict=True) if not null_safe]
         work = GroupedSides(differing, node.how)
         names = [*WINDOW, *SIDES]
-        grouped = self._processed(work, both, keys, names, fields, found.clocks, ended=found.ended)
+        grouped = self._processed(work, both, keys, names, fields, found.tables, ended=found.ended)
         return replace(grouped, df=pairs_of(grouped.df, node))
 
     def _rows_of_sides(self, node: Joined) -> _Relation:
         """Return the rows of both sides of a join, each computed by itself."""
         sides = [self.relation(node.left), self.relation(node.right)]
-        clocks = tuple({(clock.table, clock.time): clock for side in sides for clock in side.clocks}.values())
-        ended = len(clocks) == 1 and all(side.ended for side in sides)
+        tables = {(table.name, table.source.time): table for side in sides for table in side.tables}
+        ended = len(tables) == 1 and all(side.ended for side in sides)
         streaming = sides[0].df.isStreaming
         if streaming != sides[1].df.isStreaming:
             raise ValueError(
                 "query: a JOIN must be of two streams or of two batches, got one of each; read both tables "
                 "as streams, or join the result with the batch in Spark"
             )
-        if streaming and not ended and (len(clocks) > 2 or any(clock.time is None for clock in clocks)):
+        if streaming and not ended and (len(tables) > 2 or any(time is None for _, time in tables)):
             raise ValueError(
                 "query: a window join of more than two streams, or of processing time, is not supported; "
                 "write the result of the first join to a table, and join that"
@@ -435,18 +393,18 @@ class _Planner:
             df = unique_names(df.withColumns({**by, ENDS: side.ends}))
             content = F.struct(*map(quoted, _visible(df))).alias(SIDES[number])
             marks = [quoted(mark) for mark in (*keys, *_hidden(df))]
-            if len(clocks) == 2:
-                marks.append(F.lit(clocks.index(side.clocks[0])).cast("tinyint").alias(INPUT))
+            if len(tables) == 2:
+                marks.append(_input(list(tables).index(_name_and_time(side))))
             rows.append(df.select(content, *marks))
         if streaming and not ended:  # also event times without results advance the watermark
-            seen = {(side.clocks[0].table, side.clocks[0].time) for side in sides if not side.ended}
-            for number, clock in enumerate(clocks):
-                if (clock.table, clock.time) not in seen:
-                    marks = [quoted(name) for name in clock.rows.columns if name in _MARKS]
-                    input_ = [F.lit(number).cast("tinyint").alias(INPUT)] if len(clocks) == 2 else []
-                    rows.append(clock.rows.select(*marks, *input_, F.lit(False).alias(KEPT)))
+            seen = [_name_and_time(side) for side in sides if not side.ended]
+            for number, (name_and_time, table) in enumerate(tables.items()):
+                if name_and_time not in seen:
+                    marks = [quoted(name) for name in table.rows.columns if name in _MARKS]
+                    marks += [_input(number)] if len(tables) == 2 else []
+                    rows.append(table.rows.select(*marks, F.lit(False).alias(KEPT)))
         both = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
-        return _Relation(with_columns(both, _filled(both)), clocks, ended)
+        return _Relation(with_columns(both, _filled(both)), tuple(tables.values()), ended)
 
     def _aggregated_sides(self, node: Joined) -> _Relation | None:
         """Return the rows of both sides of a join if they are aggregates of the same windows, else None.
@@ -454,13 +412,12 @@ class _Planner:
         One operator computes both, as it does with two grouping sets, so Spark reads the table once. A row is
         in the sets of the sides whose WHERE it meets.
         """
-        from timerheap.spark._sql.parser import Aggregated, Windowing
-
         sides = [one for one in (node.left, node.right) if isinstance(one, Aggregated) and not one.sets[1:]]
-        table = sides[0].source if sides else None
-        if len(sides) < 2 or not isinstance(table, Windowing) or sides[1].source != table:
+        windows = sides[0].source if sides else None
+        if len(sides) < 2 or not isinstance(windows, Windowing) or sides[1].source != windows:
             return None
-        source, clock = self._source(table, table.function, table.lengths)
+        table = self._tables.cut(windows)
+        source = table.source
         if source.time is None:
             return None
         left, right = (F.expr(side.where or "true") for side in sides)
@@ -483,8 +440,7 @@ class _Planner:
             source = replace(source, where=kept)
         else:
             df = df.where(kept)
-        grouped = GroupedWindows(replace(source, df=df), key_columns(df, "GROUP BY", [*by, GROUPING_SET]))
-        result = grouped.agg(*(calls or [F.count("*")]))
+        result = _window_plan(replace(source, df=df), [*by, GROUPING_SET], calls).result()
         of_calls = [there[name] for side, there in zip(sides, names, strict=True) for name in side.calls]
         result = result.toDF(*by, GROUPING_SET, *WINDOW, *(of_calls or [COUNT]))
         keys = {f"{KEY}{at}": texts for at, (*texts, _) in enumerate(node.keys)}
@@ -500,39 +456,33 @@ class _Planner:
             content = F.struct(*map(quoted, result.columns[: len(side.columns)]))
             content = F.when(of_side, content).alias(SIDES[number])
             result = result.select(content, *map(quoted, dict.fromkeys([*others, *keys, *WINDOW])))
-        found = _Relation(result, (clock,), ended=True)
+        found = _Relation(result, (table,), ended=True)
         return replace(found, df=result.withColumn(ENDS, found.ends))
 
-    def _table(self, node: Table | Over) -> tuple[DataFrame, _Clock]:
-        """Return the rows of a table with their marks, and its watermark."""
-        source, clock = self._source(node, "tumble", {"size": 1})
-        if node.where is None:
-            return clock.rows.drop(SEEN), clock
-        if source.time is None:  # there is no watermark to advance
-            return clock.rows.where(F.expr(node.where)), clock
-        kept, timed = F.coalesce(F.expr(node.where), F.lit(False)), quoted(source.time).isNotNull()
-        return clock.rows.drop(SEEN).withColumn(KEPT, kept).where(quoted(KEPT) | timed), clock
-
     def _over(self, node: Over) -> _Relation:
-        df, clock = self._table(node)
-        if clock.time is None:
+        df, table = self._tables.rows(node)
+        source = table.source
+        if source.time is None:
             raise ValueError(
                 f"query: OVER (ORDER BY {node.time}) of processing time is not supported; order by an "
                 "event-time column, or use timerheap.spark.process() with processing_time=True"
             )
-        names = _visible(clock.source.df)
+        names, emits = _visible(source.df), source.late == "emit"
         calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
-        plan = WindowPlan(
-            clock.source, [], [resolve_aggregate(df, call, at) for at, call in enumerate(calls)]
-        )
+        plan = _window_plan(source, [], calls)
         df = plan.with_inputs(df)
         types = to_arrow_schema(StructType([df.schema[name] for name in plan.dtypes]))
         result = [*(df.schema[name] for name in names), *(one.field for one in plan.computed)]
-        emits = clock.source.late == "emit"
-        work = OverRows(plan.work(), names, types, node.preceding, node.rows, emits)
-        used = [*names, *plan.dtypes]
         return self._processed(
-            work, df, node.keys, used, result, (clock,), time=clock.time, late="process", emits=emits
+            OverRows(plan.work(), names, types, node.preceding, node.rows, emits),
+            df,
+            node.keys,
+            [*names, *plan.dtypes],
+            result,
+            (table,),
+            time=source.time,
+            late="process",
+            emits=emits,
         )
 
     def _processed(
@@ -542,7 +492,7 @@ class _Planner:
         keys: Sequence[str],
         names: list[str],
         result: list[StructField],
-        clocks: tuple[_Clock, ...],
+        tables: tuple[TimedTable, ...],
         *,
         time: str | None = ENDS,
         ended: bool = False,
@@ -562,7 +512,7 @@ class _Planner:
         used = list(dict.fromkeys([*by, *names, *([] if time is None else [time])]))
         df = df.select(*map(quoted, [*used, *(name for name in df.columns if name in (*_MARKS, INPUT))]))
         rows = [df.schema[name] for name in used]
-        sources = [clock.source for clock in clocks]
+        sources = [table.source for table in tables]
         late_columns = _visible(sources[0].df) if emits else []
         strategies = tuple(source.strategy for source in sources)
         query = Query(
@@ -575,7 +525,7 @@ class _Planner:
             channels=tuple(source.channel for source in sources),
             order="arrival" if time is None else order,
             time_mode="None" if ended else time_mode(df, False, *strategies),
-            max_parallelism=self._options.get("max_parallelism"),
+            max_parallelism=sources[0].max_parallelism,
             key_names=[name for name in keys if not name.startswith(HIDDEN)],
             reduce=local,
             late=late,
@@ -583,18 +533,36 @@ class _Planner:
             late_columns=tuple(late_columns),
         )
         result_df = build(query, df, each_batch=ended)
-        return _Relation(_with_late(result_df) if emits else result_df, clocks, ended=True)
+        return _Relation(_with_late(result_df) if emits else result_df, tables, ended=True)
 
 
-_IN_EACH_BATCH: dict[str, Any] = {
-    "time": ENDS,
-    "assigner": TumblingSliceAssigner(1),
-    "strategy": WatermarkStrategy.for_monotonous_timestamps(),
-    "channel": None,
-    "where": None,
-    "each_batch": True,
-}
-"""How the rows of windows that have ended are aggregated again: their windows are keys."""
+def _of_each_batch(found: _Relation) -> Source:
+    """Return how the rows of windows that have ended are aggregated again: their windows are keys."""
+    return replace(
+        found.tables[0].source,
+        df=found.df.withColumn(ENDS, F.lit(0).cast("bigint")),
+        time=ENDS,
+        assigner=TumblingSliceAssigner(1),
+        strategy=WatermarkStrategy.for_monotonous_timestamps(),
+        channel=None,
+        where=None,
+        each_batch=True,
+    )
+
+
+def _window_plan(source: Source, keys: list[str], calls: list[Column]) -> WindowPlan:
+    """Return the plan of aggregates, or of a count where there are none: windows need one."""
+    df, calls = source.df, calls or [F.count("*")]
+    keys = key_columns(df, "GROUP BY", keys) if keys else []
+    return WindowPlan(source, keys, [resolve_aggregate(df, one, at) for at, one in enumerate(calls)])
+
+
+def _name_and_time(side: _Relation) -> tuple[str, str | None]:
+    return side.tables[0].name, side.tables[0].source.time
+
+
+def _input(number: int) -> Column:
+    return F.lit(number).cast("tinyint").alias(INPUT)
 
 
 def _select_list(
@@ -620,8 +588,6 @@ def _with_late(result: DataFrame) -> DataFrame:
 
 def _expect_rows_of_table(node: Node) -> None:
     """Raise unless the late rows of a query are those of one table, and its operator the only one."""
-    from timerheap.spark._sql.parser import Aggregated, Over, Ranked, Selected, Table, Windowing
-
     while isinstance(node, Selected):
         node = node.source
     of_windows = isinstance(node, Aggregated) and isinstance(node.source, Windowing) and not node.sets[1:]
@@ -690,8 +656,6 @@ def _filled(both: DataFrame) -> dict[str, Column]:
 
 def _is_time(column: str, node: Node) -> bool:
     """Return whether a column of rows of windows is their time, or that of their windows."""
-    from timerheap.spark._sql.parser import Selected, Windowing
-
     name = column.strip("`").lower()
     while isinstance(node, Selected):
         name = next((text for text, shown in node.columns if shown.lower() == name), name).strip("`").lower()

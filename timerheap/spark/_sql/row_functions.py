@@ -1,4 +1,4 @@
-"""Functions that SQL is planned with: the first rows of windows, the sides of joins, aggregates OVER rows.
+"""Functions that SQL is planned with: the sides of joins, aggregates OVER rows, the rows of sessions.
 
 Rows of windows wait in the row buffer until their window ends, with that as their event time.
 """
@@ -15,7 +15,7 @@ from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTi
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import LATE_BY, LATE_ROWS, SIDES, WINDOW
 from timerheap.spark._query import WindowWork
-from timerheap.spark._windows.local_stage import Ranking, changes
+from timerheap.spark._sql.ranking import changes, groups_of
 from timerheap.spark._windows.partial_columns import input_column
 from timerheap.spark._windows.window_runner import result_column
 from timerheap.state import ValueStateDescriptor
@@ -25,67 +25,13 @@ from timerheap.tvf.session import SessionWindowAggregate
 from timerheap.tvf.slices import SessionUnsliceAssigner, TumblingSliceAssigner
 from timerheap.tvf.window_aggregate import GlobalWindowAggregate
 from timerheap.types import Types
+from timerheap.watermarks import WatermarkGenerator
 
 GROUPED = ["rows of the left side", "rows of the right side"]
 """Names of the columns with the rows of a window and a key: lists of structs."""
 
-PROCTIME = "PROCTIME()"
-"""Name of the processing time in each table."""
-
-
-def _groups_of(rows: pa.RecordBatch, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an order of rows in which those of a key and window are together, and where each group begins.
-
-    Shapes (n,), of int64 and of bool.
-    """
-    columns = [ids, *(rows.column(name).cast(pa.int64()).to_numpy() for name in WINDOW)]
-    order = np.lexsort(columns)
-    begins = np.zeros(len(order), bool)
-    for column in columns:
-        begins |= changes(column[order])
-    return order, begins
-
-
-class FirstRows(BatchProcessFunction):
-    """Emits the first rows of each window and key, with their numbers."""
-
-    _takes_all = _any_order = True
-
-    def __init__(self, ranking: Ranking, columns: list[str]) -> None:
-        self._ranking, self._columns = ranking, columns
-
-    def process_batch(
-        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
-    ) -> Iterator[pa.RecordBatch]:
-        """Rank the rows."""
-        order, begins = _groups_of(batch, ctx.ids)
-        groups = np.empty(len(order), np.int64)
-        groups[order] = np.cumsum(begins)
-        chosen, numbers = self._ranking.first(batch, groups)
-        rows = batch.select(self._columns).take(pa.array(chosen))
-        yield rows.append_column(self._ranking.name, pa.array(numbers))
-
-
-class FirstOfKey(BatchProcessFunction):
-    """Emits the first row of each key by time, with the number 1."""
-
-    _takes_all = True
-
-    def __init__(self, columns: list[str], name: str) -> None:
-        self._columns, self._name = columns, name
-
-    def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
-        self._seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
-
-    def process_batch(
-        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
-    ) -> Iterator[pa.RecordBatch]:
-        """Emit the rows of keys that have had none."""
-        ids, first = np.unique(ctx.ids, return_index=True)
-        new = np.asarray(self._seen.values(ids).is_null())
-        self._seen.update_many(ids[new], np.ones(np.count_nonzero(new), bool))
-        rows = batch.select(self._columns).take(pa.array(np.sort(first[new])))
-        yield rows.append_column(self._name, pa.array(np.ones(len(rows), np.int64)))
+_AT_ONCE = 1 << 22  # rows of frames
+_LATE = OutputTag(LATE_ROWS, Types.ROW_NAMED([LATE_BY], [Types.LONG()]))  # only its id matters
 
 
 class GroupedSides(BatchProcessFunction):
@@ -105,7 +51,7 @@ class GroupedSides(BatchProcessFunction):
         self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
     ) -> Iterator[pa.RecordBatch]:
         """Group the rows."""
-        order, begins = _groups_of(batch, ctx.ids)
+        order, begins = groups_of(batch, ctx.ids)
         for name in self._keys:
             null = np.asarray(batch.column(name).is_null())[order]
             begins |= null
@@ -123,10 +69,6 @@ class GroupedSides(BatchProcessFunction):
         windows = [batch.column(name).take(pa.array(order[starts])) for name in WINDOW]
         grouped = pa.RecordBatch.from_arrays([*windows, *lists], names=[*WINDOW, *GROUPED])
         yield grouped.filter(pa.array(wanted))
-
-
-_AT_ONCE = 1 << 22  # rows of frames
-_LATE = OutputTag(LATE_ROWS, Types.ROW_NAMED([LATE_BY], [Types.LONG()]))  # only its id matters
 
 
 class OverRows(BatchProcessFunction):
@@ -357,3 +299,13 @@ class SessionRows(BatchProcessFunction):
         found, first = np.unique(still.key_ids, return_index=True)
         times = self._assigner.zone.passes_at(still.slice_ends[first] - 1)
         ctx.timer_service().register_event_time_timers(found, times, name="end")
+
+
+class FlinkDelay(WatermarkGenerator):
+    """Emits the largest time minus a delay, as Flink's SQL does; strategies emit 1 ms less."""
+
+    def __init__(self, delay: int) -> None:
+        self._delay = delay
+
+    def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
+        return max(max_timestamp, MIN_WATERMARK + self._delay) - self._delay

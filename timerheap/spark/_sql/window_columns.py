@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -13,12 +13,10 @@ from timerheap.spark._columns import SIDES, WINDOW
 from timerheap.spark._compat import with_columns
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.build import naive_millis
-from timerheap.spark._sql.rank_functions import GROUPED
+from timerheap.spark._sql.nodes import Joined
+from timerheap.spark._sql.row_functions import GROUPED
 from timerheap.tvf.slices import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner
 from timerheap.tvf.zone import TimeZone
-
-if TYPE_CHECKING:
-    from timerheap.spark._sql.parser import Joined
 
 
 def local_of(millis: Column, zone: TimeZone) -> Column:

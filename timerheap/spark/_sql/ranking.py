@@ -1,0 +1,193 @@
+"""Ranks of rows in SQL: ROW_NUMBER, RANK and DENSE_RANK, computed in tasks before and after the shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from timerheap._native._core import SliceGroups
+from timerheap.functions import BatchProcessFunction, BatchRuntimeContext
+from timerheap.spark._arrow import view_of
+from timerheap.spark._columns import ARRIVAL, ENDS, HASH, WINDOW
+from timerheap.state import ValueStateDescriptor
+from timerheap.types import Types
+
+
+@dataclass(frozen=True)
+class Order:
+    """One ORDER BY expression, in Spark's SQL; of a `Ranking`, a column."""
+
+    by: str
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Which rows of a group are the first, and by what number."""
+
+    function: str  # "row_number", "rank" or "dense_rank"
+    name: str  # of the column with the number
+    order: tuple[Order, ...]
+    arrival: tuple[Order, ...]  # by which rows that are equal in `order` follow each other
+    limit: int
+
+    def first(self, rows: pa.RecordBatch, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of the first rows of each group, and their numbers; O(n log n).
+
+        Nulls and NaN are sorted as in Spark, where NaN is the largest number.
+
+        groups (int64, shape (n,)): the number of each row's group
+        """
+        columns: dict[str, Any] = {"group": groups}
+        compared: list[str] = []
+        keys = [("group", "ascending")]
+        for at, one in enumerate(self.order + self.arrival):
+            compared = list(columns) if at == len(self.order) else compared
+            values = rows.column(one.by)
+            direction = "descending" if one.descending else "ascending"
+            if values.null_count:
+                columns[f"null{at}"] = values.is_null()
+                keys.append((f"null{at}", "descending" if one.nulls_first else "ascending"))
+            if pa.types.is_floating(values.type):
+                columns[f"nan{at}"] = pc.is_nan(values)
+                keys.append((f"nan{at}", direction))
+            columns[f"value{at}"] = values
+            keys.append((f"value{at}", direction))
+        compared = compared or list(columns)
+        table = pa.table(columns)
+        order = pc.sort_indices(table, keys).to_numpy()
+        numbers = np.arange(len(order))
+        begins = changes(groups[order])
+        within = numbers - np.maximum.accumulate(np.where(begins, numbers, 0)) + 1
+        if self.function != "row_number":
+            differs = begins.copy()
+            for name in compared:
+                column = table.column(name).take(order)
+                differs[1:] |= ~_equal(column.slice(1), column.slice(0, len(order) - 1))
+            if self.function == "rank":
+                within = within[np.maximum.accumulate(np.where(differs, numbers, 0))]
+            else:
+                dense = np.cumsum(differs)
+                within = dense - dense[np.maximum.accumulate(np.where(begins, numbers, 0))] + 1
+        kept = within <= self.limit
+        return order[kept], within[kept]
+
+
+def changes(numbers: np.ndarray) -> np.ndarray:
+    """Return where a number differs from the one before it: bool, shape (n,); the first does."""
+    changes = np.ones(len(numbers), bool)
+    changes[1:] = numbers[1:] != numbers[:-1]
+    return changes
+
+
+def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
+    """Return where values are equal, as null is to null and NaN to NaN: bool, shape (n,)."""
+    equal = pc.equal(one, other).fill_null(False)
+    equal = pc.or_(equal, pc.and_(one.is_null(nan_is_null=True), other.is_null(nan_is_null=True)))
+    return np.asarray(equal)
+
+
+def groups_of(rows: pa.RecordBatch, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return an order of rows in which those of a key and window are together, and where each group begins.
+
+    Shapes (n,), of int64 and of bool.
+    """
+    columns = [ids, *(rows.column(name).cast(pa.int64()).to_numpy() for name in WINDOW)]
+    order = np.lexsort(columns)
+    begins = np.zeros(len(order), bool)
+    for column in columns:
+        begins |= changes(column[order])
+    return order, begins
+
+
+class FirstRows(BatchProcessFunction):
+    """Emits the first rows of each window and key, with their numbers."""
+
+    _takes_all = _any_order = True
+
+    def __init__(self, ranking: Ranking, columns: list[str]) -> None:
+        self._ranking, self._columns = ranking, columns
+
+    def process_batch(
+        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
+    ) -> Iterator[pa.RecordBatch]:
+        """Rank the rows."""
+        order, begins = groups_of(batch, ctx.ids)
+        groups = np.empty(len(order), np.int64)
+        groups[order] = np.cumsum(begins)
+        chosen, numbers = self._ranking.first(batch, groups)
+        rows = batch.select(self._columns).take(pa.array(chosen))
+        yield rows.append_column(self._ranking.name, pa.array(numbers))
+
+
+class FirstOfKey(BatchProcessFunction):
+    """Emits the first row of each key by time, with the number 1."""
+
+    _takes_all = True
+
+    def __init__(self, columns: list[str], name: str) -> None:
+        self._columns, self._name = columns, name
+
+    def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
+        self._seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
+
+    def process_batch(
+        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
+    ) -> Iterator[pa.RecordBatch]:
+        """Emit the rows of keys that have had none."""
+        ids, first = np.unique(ctx.ids, return_index=True)
+        new = np.asarray(self._seen.values(ids).is_null())
+        self._seen.update_many(ids[new], np.ones(np.count_nonzero(new), bool))
+        rows = batch.select(self._columns).take(pa.array(np.sort(first[new])))
+        yield rows.append_column(self._name, pa.array(np.ones(len(rows), np.int64)))
+
+
+@dataclass(frozen=True)
+class LocalFirstRows:
+    """Reduces the rows of a task to those that may be among the first of their window and key."""
+
+    ranking: Ranking
+    key: list[str]
+
+    def __call__(self) -> _Reducer:
+        """Return a buffer without rows."""
+        return _Reducer(self)
+
+
+class _Reducer:
+    def __init__(self, stage: LocalFirstRows) -> None:
+        task = TaskContext.get()
+        self._stage = stage
+        self._count = (0 if task is None else task.partitionId()) << 40  # so that rows of tasks are apart
+        self._batch = int((task and task.getLocalProperty("streaming.sql.batchId")) or 0)
+        self._rows: list[pa.RecordBatch] = []
+        self._hashes: list[np.ndarray] = []
+
+    def add(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:
+        """Add rows, with the hashes of their keys."""
+        rows = rows.drop_columns([HASH]) if HASH in rows.schema.names else rows
+        arrival = np.full(len(rows), self._batch), np.arange(self._count, self._count + len(rows))
+        self._count += len(rows)
+        for name, column in zip(ARRIVAL, arrival, strict=True):
+            rows = rows.append_column(name, pa.array(column))
+        self._rows.append(rows)
+        self._hashes.append(hashes)
+
+    def drain(self) -> pa.RecordBatch:
+        """Remove all rows, of which there must be some, and return the first, with `HASH`."""
+        rows, hashes = pa.concat_batches(self._rows), np.concatenate(self._hashes)
+        self._rows, self._hashes = [], []
+        groups = SliceGroups(len(self._stage.key) + len(WINDOW))
+        views = [view_of(rows.column(name)) for name in (*self._stage.key, *WINDOW)]
+        groups.add(hashes, rows.column(ENDS).to_numpy(), views)
+        numbers = np.empty(len(rows), np.int64)
+        numbers[groups.order()] = np.repeat(np.arange(len(groups)), groups.groups()[2])
+        chosen, _ = self._stage.ranking.first(rows, numbers)
+        return rows.take(pa.array(chosen)).append_column(HASH, pa.array(hashes[chosen]))

@@ -19,7 +19,7 @@ import timerheap.spark
 from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor
 from timerheap.spark import InitialState, read_checkpoint
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._worker.ledger import Audit, Ledger, expect_whole
+from timerheap.spark._worker.spark_store import Audit, Ledger, expect_whole
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 KEYS = [f"k{n}" for n in range(20)]

@@ -53,7 +53,7 @@ from timerheap.spark._group.watermark import WatermarkState, decode_clock
 from timerheap.spark._query import Query
 from timerheap.spark._state import state_tables as tables
 from timerheap.spark._state.state_tables import INITIAL, TIMESTAMP, Splitter, readable
-from timerheap.spark._worker.ledger import LEDGER, Ledger, expect_whole, foreign
+from timerheap.spark._worker.spark_store import LEDGER, Ledger, expect_whole, foreign
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkStatus, WatermarkStrategy
 from timerheap.watermarks.valve import Explanation

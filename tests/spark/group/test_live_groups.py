@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from test_live_store import files
 from test_state import QUERY
 
-from timerheap.spark._group.live_file import LiveFile
+from timerheap.spark._group.memory import LiveFile
 from timerheap.spark._query import Query
 from timerheap.spark._worker import live_groups
 from timerheap.spark._worker.driver_mail import Counts, Letter, Mail

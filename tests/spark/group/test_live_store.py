@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timerheap.spark._group import live_file
-from timerheap.spark._group.live_file import LiveFile, LiveStore
+from timerheap.spark._group.memory import LiveFile
+from timerheap.spark._worker import live_groups
+from timerheap.spark._worker.live_groups import LiveStore
 
 FORK = get_context("fork")
 GROUP, OTHER = b"group-01", b"group-02"
@@ -187,7 +188,7 @@ def interrupted_at(line: int, work: Callable[[], object], interrupt: Callable[[]
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if "_group/live_" not in frame.f_code.co_filename:
+        if not frame.f_code.co_filename.endswith(("_group/memory.py", "_worker/live_groups.py")):
             return None
         left -= event == "line"
         if not left:
@@ -408,7 +409,7 @@ def executor(local: Path, work: Callable[[], Any]) -> int:
 def test_the_files_of_dead_executors_are_removed_and_those_of_others_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_file, "_LOOK", 0.0)
+    monkeypatch.setattr(live_groups, "_LOOK", 0.0)
     dead, alive, mine = (tmp_path / f"blockmgr-{name}" for name in ("dead", "alive", "mine"))
     executor(dead, lambda: put(dead, T1, "text"))
     assert len(files(dead)) == 1
@@ -425,7 +426,7 @@ def test_the_files_of_dead_executors_are_removed_and_those_of_others_stay(
 def test_the_executors_of_other_standalone_workers_are_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_file, "_LOOK", 0.0)
+    monkeypatch.setattr(live_groups, "_LOOK", 0.0)
     folders = [tmp_path / f"spark-{n}" / f"executor-{n}" / f"blockmgr-{n}" for n in range(2)]
     for folder in folders:
         folder.mkdir(parents=True)
@@ -438,7 +439,7 @@ def test_the_executors_of_other_standalone_workers_are_neighbours(
 def test_an_executor_that_may_be_alive_keeps_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
 ) -> None:
-    monkeypatch.setattr(live_file, "_LOOK", 0.0)
+    monkeypatch.setattr(live_groups, "_LOOK", 0.0)
     other = tmp_path / "blockmgr-other"
     executor(other, lambda: put(other, T1, "text"))
     link = other / "timerheap" / "owner"
@@ -453,7 +454,7 @@ def test_an_executor_that_may_be_alive_keeps_its_files(
 def test_a_worker_that_survives_its_executor_keeps_the_file_that_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_file, "_LOOK", 0.0)
+    monkeypatch.setattr(live_groups, "_LOOK", 0.0)
     other = tmp_path / "blockmgr-other"
     executor(other, lambda: put(other, T1, "text"))
     survivor = LiveStore([str(other)], "q")

@@ -51,7 +51,7 @@ from timerheap.spark._group.key_group import (
     split,
 )
 from timerheap.spark._group.keys import KeyTable
-from timerheap.spark._group.live_file import LiveFile
+from timerheap.spark._group.memory import LiveFile
 from timerheap.spark._query import Query
 from timerheap.spark._state.state_tables import ContentsTable, Ttl
 from timerheap.spark._worker.live_groups import Cache, Owner

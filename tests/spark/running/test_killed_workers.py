@@ -23,7 +23,7 @@ from test_live_groups import GroupStore
 from timerheap import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group.live_file import LiveFile
+from timerheap.spark._group.memory import LiveFile
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
 from timerheap.spark._worker import live_groups

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from glob import escape, iglob
 from typing import NamedTuple
+from urllib.parse import quote
 
 from timerheap._native._core import xxh64
+from timerheap._private import is_private, make_private
 from timerheap.spark._group.checkpoint import ChunkStore, Manifest, Stored
 from timerheap.spark._group.key_group import GroupLayout, KeyGroup, load_group
-from timerheap.spark._group.live_file import LiveFile, LiveStore
-from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.memory import PROCESS, LiveFile, Memory
 from timerheap.spark._worker.driver_mail import Counts, Mail
 
 _MOST = 128  # groups in files, since each keeps a few file descriptors
+_NAME = re.compile(r"([0-9a-f]{8,64})\.([0-9a-f]{8,64})(\.taken)?")
+_IDLE = 3600.0  # seconds after which the files of other queries are removed
+_LEFT = 86400.0  # by which a released file is older than the newest if the group has moved away
+_LOOK = 5.0  # between two searches for dead neighbours
+_LOCAL = "blockmgr-*"  # Spark's names of the local directories of executors
+_HOME, _OWNER = "timerheap", "owner"
+_GONE = math.inf
+_looked: dict[str, float] = {}  # when the neighbours of a directory were looked for
 
 
 class Owner(NamedTuple):
@@ -256,3 +270,231 @@ def _id_of(operator: str, label: int) -> bytes:
 
 def _in_process(memory: Memory) -> bool:
     return not isinstance(memory, LiveFile) or memory.failure is not None
+
+
+class LiveStore:
+    """The live files of one query in the local directories of an executor, which Spark removes with it.
+
+    The name of a released file is the id of its key group and the token under which the group was saved, so
+    its contents are those of the state store at that token. Its label, a hash of both and of the query, shows
+    whether somebody has renamed it. A worker takes a file by renaming it. Of several tasks for one group,
+    such as an attempt and its retry, one gets the file, and the others load the group from the state store.
+    After the save the worker renames the file to the new token.
+
+    While a worker has a file, it holds a lock on it. A file that is taken and not locked belonged to a worker
+    that died, and is removed. So is a released file of the group with another token: that save was never
+    committed, or the group has been loaded elsewhere since.
+
+    Spark does not remove the directories of an executor that was killed while the application runs. Each
+    directory of files has a link that names the process that has started its workers (`_owner`). If that
+    process is dead, the executors next to it remove the directory.
+    """
+
+    def __init__(self, directories: list[str], query: str) -> None:
+        self._homes = [os.path.join(directory, _HOME) for directory in directories]
+        self._query = "query-" + quote(query, safe="")
+        self._found: dict[bytes, list[str]] = {}
+
+    def create(self, group: bytes) -> LiveFile:
+        """Create the file of a key group, empty and taken; raise OSError if that is impossible."""
+        try:
+            return self._create(group)
+        except FileNotFoundError:  # another worker was faster than the lock, and removed it
+            return self._create(group)
+
+    def _create(self, group: bytes) -> LiveFile:
+        directory = self._directory(group)
+        home = os.path.dirname(directory)
+        make_private(home)
+        _own(home)
+        make_private(directory)
+        return LiveFile.create(_taken(directory, group))
+
+    def take(self, group: bytes, token: bytes, known: LiveFile | None = None) -> LiveFile | None:
+        """Claim and return the released file of a group, or None; remove its other files without an owner.
+
+        The token is that of the state store. If this process has mapped the same file, the `known` one, it
+        keeps the mapping. Returns None if there is no such file, or if it cannot be opened.
+        """
+        directory = self._directory(group)
+        path = _released(directory, group, token)
+        for other in self._found.pop(group, []):
+            if other != path:
+                _remove_unless_locked(other)
+        label = self._label(group, token)
+        if known is not None:
+            known.label = label
+        file = known if known is not None and known.relock(path) else _locked(path)
+        if file is not None:
+            file.label = label
+            try:
+                file.move(_taken(directory, group))
+            except OSError:  # it was taken and released again just before the lock
+                file.discard()
+                return None
+        return file
+
+    def release(self, file: LiveFile, head: bytes, group: bytes, token: bytes) -> None:
+        """Release a file with a head for the worker that reads this token from the state store."""
+        file.label = self._label(group, token)
+        if not file.write_head(head):
+            return
+        try:
+            file.move(_released(self._directory(group), group, token))
+            file.unlock()
+        except OSError as e:
+            file.give_up(e)
+
+    def sweep(self) -> None:
+        """Remove the files of dead workers and executors, and of other queries that are idle for an hour.
+
+        Costs one look into a few directories. Other files of the query are remembered for `take`.
+        """
+        self._found = {}
+        for home in self._homes:
+            if is_private(home):
+                _own(home)
+            _remove_dead_neighbours(home)
+        then = time.time() - _IDLE
+        for query in (each for home in self._homes if is_private(home) for each in _entries(home)):
+            if not is_private(query.path):
+                continue
+            if query.name == self._query:
+                self._look_into(query.path)
+                continue
+            if _changed(query) < then:
+                _remove_query(query.path)
+                continue
+            for file in _entries(query.path):
+                if file.name.endswith(".taken"):  # the query may have had its last micro-batch
+                    _remove_unless_locked(file.path)
+
+    def _look_into(self, directory: str) -> None:
+        released = []
+        for file in _entries(directory):
+            name = _NAME.fullmatch(file.name)
+            if name is None:
+                continue
+            if name[3]:
+                _remove_unless_locked(file.path)
+            elif (changed := _changed(file)) < _GONE:
+                released.append((changed, file.path))
+                self._found.setdefault(bytes.fromhex(name[1]), []).append(file.path)
+        newest = max((changed for changed, _ in released), default=0.0)
+        for changed, path in released:
+            if changed < newest - _LEFT:  # Spark has given the group to another executor
+                _remove_unless_locked(path)
+
+    def _directory(self, group: bytes) -> str:
+        return os.path.join(self._homes[group[0] % len(self._homes)], self._query)
+
+    def _label(self, group: bytes, token: bytes) -> int:
+        return xxh64(f"{self._query} {group.hex()} {token.hex()}".encode())
+
+
+def _released(directory: str, group: bytes, token: bytes) -> str:
+    return os.path.join(directory, f"{group.hex()}.{token.hex()}")
+
+
+def _taken(directory: str, group: bytes) -> str:
+    return os.path.join(directory, f"{group.hex()}.{os.urandom(8).hex()}.taken")
+
+
+def _owner() -> str:
+    """Return what names the process that has started this one, such as the daemon of an executor."""
+    parent = os.getppid()
+    return f"{_namespace()}-{parent}-{_started(parent)}"
+
+
+def _own(home: str) -> None:
+    """Make the owner of this process that of a directory of files."""
+    owner, link = _owner(), os.path.join(home, _OWNER)
+    with suppress(OSError):  # then nobody removes it but Spark
+        if os.path.islink(link):
+            if os.readlink(link) == owner:
+                return
+            os.unlink(link)
+        os.symlink(owner, link)
+
+
+def _is_dead(owner: str) -> bool:
+    """Return whether an owner has ended; False if this process cannot know."""
+    namespace, _, process = owner.partition("-")
+    pid, _, started = process.partition("-")
+    return namespace == _namespace() and pid.isdecimal() and _started(int(pid)) != started
+
+
+def _namespace() -> str:
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """Return when a process has started, in ticks of the system; "" if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, *fields = file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]
+
+
+def _remove_dead_neighbours(mine: str) -> None:
+    """Remove the files of the dead executors whose local directories are next to that of `mine`."""
+    around, now = os.path.dirname(os.path.dirname(mine)), time.monotonic()
+    if now < _looked.get(around, -math.inf) + _LOOK:
+        return
+    _looked[around] = now
+    within = escape(around)
+    if os.path.basename(around).startswith("executor-"):  # of a standalone worker, in a directory of its own
+        within = os.path.join(escape(os.path.dirname(os.path.dirname(around))), "*", "executor-*")
+    for home in iglob(os.path.join(within, _LOCAL, _HOME)):
+        if home == mine or not is_private(home):
+            continue
+        with suppress(OSError):  # it has no owner yet, or a worker that has survived it has a file
+            if _is_dead(os.readlink(os.path.join(home, _OWNER))):
+                for query in _entries(home):
+                    if is_private(query.path):
+                        _remove_query(query.path)
+                if os.listdir(home) == [_OWNER]:
+                    os.unlink(os.path.join(home, _OWNER))
+                    os.rmdir(home)
+
+
+def _remove_query(directory: str) -> None:
+    """Remove a directory of files, but for those that are in use."""
+    for file in _entries(directory):
+        _remove_unless_locked(file.path)
+    with suppress(OSError):  # a file in it may be in use
+        os.rmdir(directory)
+
+
+def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as found:
+            yield from found
+    except OSError:
+        return
+
+
+def _changed(entry: os.DirEntry[str]) -> float:
+    """Return when a file was last renamed, or a directory was last changed; `_GONE` if it is gone."""
+    try:
+        return entry.stat(follow_symlinks=False).st_ctime
+    except OSError:
+        return _GONE
+
+
+def _remove_unless_locked(path: str) -> None:
+    file = _locked(path)
+    if file is not None:
+        file.discard()
+
+
+def _locked(path: str) -> LiveFile | None:
+    try:
+        return LiveFile.lock(path)
+    except OSError:
+        return None

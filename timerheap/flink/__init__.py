@@ -12,6 +12,7 @@ from timerheap.flink.internal_timer_service import (
     InternalTimerService,
     Triggerable,
 )
+from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import (
     KeyGroupRange,
     assign_key_to_parallel_operator,
@@ -33,7 +34,6 @@ from timerheap.flink.timer_queue import TimerQueue
 from timerheap.flink.timer_service_manager import InternalTimeServiceManager
 from timerheap.flink.valves import IndexedCombinedWatermarkStatus, StatusWatermarkValve
 from timerheap.flink.watermark_operator import TimestampsAndWatermarksOperator
-from timerheap.hashing import java_hash_code
 from timerheap.watermarks.valve import ChannelExplanation, Explanation
 
 __all__ = [

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerheap._arguments import integer, integer_within
-from timerheap.hashing import java_hash_code, murmur_hash, murmur_hashes
+from timerheap.flink.java_hashes import java_hash_code, murmur_hash, murmur_hashes
 
 _MAX_PARALLELISM_LIMIT = 1 << 15
 _DEFAULT_MAX_PARALLELISM = 1 << 7

@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from timerheap.flink.internal_timer import InternalTimer
+from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.flink.rocksdb_store import FIRST, Store
 from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
-from timerheap.hashing import java_hash_code
 
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)

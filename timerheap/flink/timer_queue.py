@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from timerheap._native._core import TimerHeap
 from timerheap.flink.internal_timer import InternalTimer
+from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
-from timerheap.hashing import java_hash_code
 
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)

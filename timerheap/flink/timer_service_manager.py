@@ -12,11 +12,11 @@ from timerheap._native._core import seal, unseal
 from timerheap._states import KeyContext
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue, all_or_none
 from timerheap.flink.internal_timer_service import InternalTimerService, Triggerable
+from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.flink.processing_time import ProcessingTimeService
 from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
-from timerheap.hashing import java_hash_code
 from timerheap.timer import MIN_WATERMARK
 
 _KIND = 3

@@ -26,9 +26,9 @@ from timerheap import (
     ValueStateDescriptor,
     WindowFunction,
 )
-from timerheap._values import ArrowTypes, NamedRow
+from timerheap._values import ArrowTypes
 from timerheap.flink import KeyContext
-from timerheap.flink.memory_states import MemoryRuntimeContext
+from timerheap.flink.memory_states import MemoryRuntimeContext, NamedRow
 
 
 def test_functions_and_contexts_can_be_subscripted():

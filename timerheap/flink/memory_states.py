@@ -9,7 +9,7 @@ from typing import Any
 
 from timerheap._native._core import set_item
 from timerheap._states import KeyContext, KeyedRuntimeContext, ValueTypes
-from timerheap._values import ArrowTypes, NamedRow
+from timerheap._values import ArrowTypes
 
 
 class Values(dict[Hashable, Any]):
@@ -109,6 +109,52 @@ class _CopyingCodec:
         return deepcopy(value)
 
     decode = encode
+
+
+class NamedRow(tuple[Any, ...]):
+    """A tuple with named fields, read like a ``pyspark.sql.Row``, without pyspark."""
+
+    __fields__: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *names: str) -> Callable[..., NamedRow]:
+        """Return a function that makes rows with these fields of their values."""
+
+        def make(*values: Any) -> NamedRow:
+            row = cls(values)
+            row.__fields__ = names
+            return row
+
+        return make
+
+    def asDict(self) -> dict[str, Any]:
+        """Return the fields as a dict."""
+        return dict(zip(self.__fields__, self, strict=True))
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, str):
+            return super().__getitem__(self._index(item, KeyError))
+        return super().__getitem__(item)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return super().__getitem__(self._index(name, AttributeError))
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.__fields__
+
+    def _index(self, name: str, error: type[Exception]) -> int:
+        if name not in self.__fields__:
+            raise error(f"field must be one of {self.__fields__}, got {name!r}")
+        return self.__fields__.index(name)
+
+    def __reduce__(self) -> Any:
+        return _named_row, (self.__fields__, tuple(self))
+
+
+def _named_row(names: tuple[str, ...], values: tuple[Any, ...]) -> NamedRow:
+    return NamedRow.of(*names)(*values)
 
 
 class _ChangeableRow(NamedRow):

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.flink import IndexedCombinedWatermarkStatus
+from timerheap.flink.valves import CombinedWatermarkStatus
 from timerheap.flink.watermark_outputs import WatermarkOutputMultiplexer
-from timerheap.watermarks import WatermarkStatus
 
 WATERMARKS = st.integers(-6, 12) | st.sampled_from([MIN_WATERMARK, MAX_WATERMARK])
 
@@ -46,17 +45,16 @@ class Plain:
     operations=st.lists(st.tuples(st.integers(0, 4), WATERMARKS | st.booleans()), max_size=40),
 )
 def test_the_combined_watermark_of_inputs_equals_the_model(n: int, operations: list[tuple[int, int]]) -> None:
-    inputs, plain = IndexedCombinedWatermarkStatus(n), Plain()
+    inputs, plain = CombinedWatermarkStatus(range(n)), Plain()
     plain.inputs = {index: [MIN_WATERMARK, False] for index in range(n)}
     for index, value in operations:
         index %= n
         if isinstance(value, bool):
-            changed = inputs.update_status(index, value)
+            inputs.set_idle(index, value)
             plain.inputs[index][1] = value
         else:
-            changed = inputs.update_watermark(index, value)
-            plain.set_watermark(index, value)
-        assert changed is plain.update()
+            assert inputs.set_watermark(index, value) is plain.set_watermark(index, value)
+        assert inputs.update_combined_watermark() is plain.update()
         assert (inputs.combined_watermark, inputs.is_idle) == (plain.combined, plain.idle)
 
 
@@ -139,42 +137,3 @@ def test_a_registered_or_an_unknown_output_id_raises() -> None:
     for get in (multiplexer.get_immediate_output, multiplexer.get_deferred_output):
         with pytest.raises(KeyError, match="output_id must be a registered output, got 'b'"):
             get("b")
-
-
-def test_an_operator_without_inputs_has_no_watermark() -> None:
-    inputs = IndexedCombinedWatermarkStatus(0)
-    assert (inputs.combined_watermark, inputs.is_idle) == (MIN_WATERMARK, False)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda inputs: inputs.update_watermark(2, 5),
-            IndexError,
-            "index must be 0 or more and below 2, got 2",
-        ),
-        (lambda inputs: inputs.update_watermark(-1, 5), IndexError, "index"),
-        (lambda inputs: inputs.update_watermark(0, 2**63), OverflowError, "watermark"),
-        (lambda inputs: inputs.update_watermark(0, 0.5), TypeError, "watermark"),
-        (lambda inputs: inputs.update_status(True, True), TypeError, "index"),
-        (lambda inputs: inputs.update_status(2, False), IndexError, "index"),
-        (
-            lambda inputs: inputs.update_status(1, WatermarkStatus.ACTIVE),
-            TypeError,
-            "idle must be a bool, got",
-        ),
-    ],
-)
-def test_an_invalid_call_raises_and_changes_nothing(call: Any, error: type[Exception], message: str) -> None:
-    inputs = IndexedCombinedWatermarkStatus(2)
-    inputs.update_status(0, True)
-    with pytest.raises(error, match=message):
-        call(inputs)
-    assert inputs.update_watermark(1, 5)  # input 0 is still idle
-
-
-@pytest.mark.parametrize("n", [-1, 1.0, None])
-def test_an_invalid_number_of_inputs_raises(n: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="n must be"):
-        IndexedCombinedWatermarkStatus(n)

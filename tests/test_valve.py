@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.flink import Explanation, StatusWatermarkValve
+from timerheap.flink import StatusWatermarkValve
 from timerheap.watermarks import WatermarkStatus
-from timerheap.watermarks.valve import ChannelValve
+from timerheap.watermarks.valve import ChannelValve, Explanation
 
 IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
 

@@ -1,4 +1,4 @@
-"""IndexedCombinedWatermarkStatus compared with traces of Flink's."""
+"""The combined watermark of an operator's inputs compared with traces of Flink's."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from typing import Any
 
 import pytest
 
-from timerheap.flink import IndexedCombinedWatermarkStatus
+from timerheap.flink.valves import CombinedWatermarkStatus
 
 
-def replay(inputs: IndexedCombinedWatermarkStatus, op: list[Any]) -> bool:
+def replay(inputs: CombinedWatermarkStatus, op: list[Any]) -> bool:
     match op:
         case ["w", index, watermark, *_]:
-            return inputs.update_watermark(index, watermark)
+            inputs.set_watermark(index, watermark)
         case ["i" | "a" as status, index, *_]:
-            return inputs.update_status(index, status == "i")
-    pytest.fail(f"unknown operation {op}")
+            inputs.set_idle(index, status == "i")
+        case _:
+            pytest.fail(f"unknown operation {op}")
+    return inputs.update_combined_watermark()
 
 
 def test_combined_watermarks_equal_flinks(traces: list[dict[str, Any]]) -> None:
     for line, trace in enumerate(traces, 1):
-        inputs = IndexedCombinedWatermarkStatus(trace["inputs"])
+        inputs = CombinedWatermarkStatus(range(trace["inputs"]))
         for step, op in enumerate(trace["ops"]):
             changed = replay(inputs, op)
             answer = [changed, inputs.combined_watermark, inputs.is_idle]

@@ -32,14 +32,10 @@ from timerheap.flink.rocksdb_queue import RocksDBTimerQueue
 from timerheap.flink.timer_bytes import TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.flink.timer_service_manager import InternalTimeServiceManager
-from timerheap.flink.valves import IndexedCombinedWatermarkStatus, StatusWatermarkValve
+from timerheap.flink.valves import StatusWatermarkValve
 from timerheap.flink.watermark_operator import TimestampsAndWatermarksOperator
-from timerheap.watermarks.valve import ChannelExplanation, Explanation
 
 __all__ = [
-    "ChannelExplanation",
-    "Explanation",
-    "IndexedCombinedWatermarkStatus",
     "InternalTimeServiceManager",
     "InternalTimer",
     "InternalTimerService",

@@ -22,7 +22,7 @@ from timerheap.flink.processing_time import (
 )
 from timerheap.flink.simple_timer_service import SimpleTimerService
 from timerheap.flink.timer_queue import TimerQueue
-from timerheap.flink.valves import IndexedCombinedWatermarkStatus
+from timerheap.flink.valves import CombinedWatermarkStatus
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimerService
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.time import TimeDomain
@@ -372,7 +372,7 @@ class KeyedCoProcessOperator(KeyedOperator):
         self._process_element2 = function.process_element2
         self._key_selector1 = checked_selector("key_selector1", key_selector1)
         self._key_selector2 = checked_selector("key_selector2", key_selector2)
-        self._inputs = IndexedCombinedWatermarkStatus(2)
+        self._inputs = CombinedWatermarkStatus(range(2))
         self._sent_watermark = self._inputs.combined_watermark
 
     def process_element1(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
@@ -410,7 +410,7 @@ class KeyedCoProcessOperator(KeyedOperator):
     def _process_watermark(self, index: int, watermark: int) -> list[StreamElement]:
         with self._lock:
             self._expect_open()
-            self._inputs.update_watermark(index, watermark)
+            self._inputs.set_watermark(index, int64("watermark", watermark))
             self._advance_to_combined()
             return self._take()
 
@@ -418,7 +418,7 @@ class KeyedCoProcessOperator(KeyedOperator):
         with self._lock:
             self._expect_open()
             was_idle = self._inputs.is_idle
-            self._inputs.update_status(index, checked_status(status) is WatermarkStatus.IDLE)
+            self._inputs.set_idle(index, checked_status(status) is WatermarkStatus.IDLE)
             self._advance_to_combined()
             if self._inputs.is_idle != was_idle:
                 self._emit(status)
@@ -426,6 +426,7 @@ class KeyedCoProcessOperator(KeyedOperator):
 
     def _advance_to_combined(self) -> None:
         """Advance if the combined watermark has risen, or if an exception stopped the last advance."""
+        self._inputs.update_combined_watermark()
         watermark = self._inputs.combined_watermark
         if watermark > self._sent_watermark:
             self._advance(watermark)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 
@@ -11,14 +11,6 @@ from timerheap._native._core import KeyTimerHeap
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
 from timerheap.watermarks.valve import ChannelValve, Explanation
-
-
-def checked_index(name: str, index: int, n: int) -> int:
-    """Return `index` as an int; raise TypeError or IndexError if it is not one of 0 .. n - 1."""
-    index = int64(name, index)
-    if not 0 <= index < n:
-        raise IndexError(f"{name} must be 0 or more and below {n}, got {index}")
-    return index
 
 
 class StatusWatermarkValve:
@@ -42,10 +34,6 @@ class StatusWatermarkValve:
     ------
     TypeError, ValueError
         If `channels` is not an int of 0 or more.
-
-    See Also
-    --------
-    IndexedCombinedWatermarkStatus : combines the inputs of one operator, by different rules.
 
     Notes
     -----
@@ -127,7 +115,7 @@ class StatusWatermarkValve:
             If an argument is not an int, there is no such channel, or `watermark` does not fit int64. Nothing
             changes then.
         """
-        channel, watermark = checked_index("channel", channel, len(self)), int64("watermark", watermark)
+        channel, watermark = self._checked(channel), int64("watermark", watermark)
         self._channels.input_watermarks(np.array([watermark]), np.array([channel]))
 
     def input_watermark_status(self, status: WatermarkStatus, channel: int) -> None:
@@ -143,7 +131,7 @@ class StatusWatermarkValve:
         TypeError, IndexError
             If `status` is not a WatermarkStatus, or there is no such channel. Nothing changes then.
         """
-        channel = checked_index("channel", channel, len(self))
+        channel = self._checked(channel)
         if not isinstance(status, WatermarkStatus):
             raise TypeError(f"status must be a WatermarkStatus, got {status!r}")
         _, active = self._channels.columns()
@@ -156,13 +144,20 @@ class StatusWatermarkValve:
         """Return the state of every channel, and which ones hold the watermark back; O(n)."""
         return self._channels.explain()
 
+    def _checked(self, channel: int) -> int:
+        channel = int64("channel", channel)
+        if not 0 <= channel < len(self):
+            raise IndexError(f"channel must be 0 or more and below {len(self)}, got {channel}")
+        return channel
+
 
 class CombinedWatermarkStatus:
     """The combined watermark of a varying set of inputs (Flink's ``CombinedWatermarkStatus``).
 
     The combined watermark is the minimum of the watermarks of the active inputs or, while all are idle, the
     maximum of all watermarks. It never decreases. An input is an int64 that the caller chooses. Calls with an
-    unknown or removed input are ignored.
+    unknown or removed input are ignored. Of the two inputs of an operator it is what Flink's
+    ``IndexedCombinedWatermarkStatus`` is.
 
     combined_watermark: the result of the last `update_combined_watermark`; MIN_WATERMARK before the first
     is_idle: whether all inputs were idle at the last `update_combined_watermark`
@@ -172,12 +167,14 @@ class CombinedWatermarkStatus:
     Every call costs O(log n), except `remove`, which costs O(n) for the input with the maximum.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: Iterable[int] = ()) -> None:
         self.combined_watermark = MIN_WATERMARK
         self.is_idle = False
         self._watermarks: dict[int, int] = {}
         self._active = KeyTimerHeap()  # (watermark, input)
         self._furthest = MIN_WATERMARK  # of all inputs, idle ones too
+        for partial in inputs:
+            self.add(partial)
 
     def add(self, partial: int) -> None:
         """Add an input, which is active and has no watermark."""
@@ -219,107 +216,3 @@ class CombinedWatermarkStatus:
             return False
         self.combined_watermark = combined
         return True
-
-
-class IndexedCombinedWatermarkStatus:
-    """The combined watermark of an operator with n inputs (Flink's ``IndexedCombinedWatermarkStatus``).
-
-    The combined watermark is the minimum of the watermarks of the active inputs. While all inputs are idle,
-    it is the maximum of all watermarks, so that the operator does not wait for rows that may never arrive. It
-    never decreases.
-
-    Parameters
-    ----------
-    n : int
-        Number of inputs, 0 or more. Inputs have the indices 0 .. n - 1, are initially active and have no
-        watermark.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `n` is not an int of 0 or more.
-
-    See Also
-    --------
-    StatusWatermarkValve : combines the channels of one input, by different rules.
-
-    Examples
-    --------
-    >>> inputs = IndexedCombinedWatermarkStatus(2)
-    >>> inputs.update_watermark(0, 50)
-    False
-    >>> inputs.update_watermark(1, 30), inputs.combined_watermark
-    (True, 30)
-    >>> inputs.update_status(1, idle=True), inputs.combined_watermark
-    (True, 50)
-    """
-
-    def __init__(self, n: int) -> None:
-        if int64("n", n) < 0:
-            raise ValueError(f"n must be 0 or more, got {n}")
-        self._n = int64("n", n)
-        self._combined = CombinedWatermarkStatus()
-        for index in range(self._n):
-            self._combined.add(index)
-
-    def __repr__(self) -> str:
-        status = "idle" if self.is_idle else "active"
-        return f"<IndexedCombinedWatermarkStatus of {self._n}: {self.combined_watermark}, {status}>"
-
-    @property
-    def combined_watermark(self) -> int:
-        """The combined watermark, epoch milliseconds; MIN_WATERMARK before the first."""
-        return self._combined.combined_watermark
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all inputs are idle."""
-        return self._combined.is_idle
-
-    def update_watermark(self, index: int, watermark: int) -> bool:
-        """Set the watermark of an input; return whether a new combined watermark must be emitted.
-
-        A watermark makes an idle input active, even if it is not higher than the last one of the input.
-
-        Parameters
-        ----------
-        index : int
-        watermark : int
-            Epoch milliseconds, int64.
-
-        Raises
-        ------
-        TypeError, IndexError, OverflowError
-            If an argument is not an int, there is no such input, or `watermark` does not fit int64. Nothing
-            changes then.
-
-        Notes
-        -----
-        O(log n).
-        """
-        index, watermark = checked_index("index", index, self._n), int64("watermark", watermark)
-        self._combined.set_watermark(index, watermark)
-        return self._combined.update_combined_watermark()
-
-    def update_status(self, index: int, idle: bool) -> bool:
-        """Mark an input idle or active; return whether a new combined watermark must be emitted.
-
-        Parameters
-        ----------
-        index : int
-        idle : bool
-
-        Raises
-        ------
-        TypeError, IndexError
-            If there is no such input, or `idle` is not a bool. Nothing changes then.
-
-        Notes
-        -----
-        O(log n). An input that becomes active never lowers the combined watermark.
-        """
-        index = checked_index("index", index, self._n)
-        if not isinstance(idle, bool):  # rejects WatermarkStatus, both values of which are true
-            raise TypeError(f"idle must be a bool, got {idle!r}")
-        self._combined.set_idle(index, idle)
-        return self._combined.update_combined_watermark()

@@ -210,6 +210,7 @@ from pyspark.sql.types import StructType
 from timerheap import KeyedProcessFunction, WatermarkStrategy
 from timerheap.spark._query import Query
 from timerheap.spark._worker.operator import StreamingOperator
+from timerheap.spark._worker.row_runner import RowWork
 
 class Counts(KeyedProcessFunction):
     def process_element(self, value, ctx):
@@ -217,7 +218,7 @@ class Counts(KeyedProcessFunction):
 
 rows = StructType().add("k", "string").add("at", "long")
 query = Query(
-    work=Counts(), key=["k"], rows=rows, result=rows, event_time="at",
+    work=RowWork(Counts()), key=["k"], rows=rows, result=rows, event_time="at",
     watermarks=(WatermarkStrategy.for_monotonous_timestamps(),), channels=(None,), order="event_time",
     time_mode="None", max_parallelism=1,
 )

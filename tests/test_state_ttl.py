@@ -27,8 +27,7 @@ from timerheap import (
 from timerheap._states import ExpiringValue, ExpiryClock
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark._group.growing_state import GrowingState
-from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._plan.build import rehearse
+from timerheap.spark._process.wrapped_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.testing import PendingTimer, ProcessTester
 
@@ -303,7 +302,7 @@ def test_a_query_without_the_clock_of_a_time_to_live_raises(
 ) -> None:
     rows = StructType().add("k", "string")
     query = Query(
-        work=States(ttl().set_ttl_time_characteristic(characteristic).build()),
+        work=work_of(States(ttl().set_ttl_time_characteristic(characteristic).build())),
         key=["k"],
         rows=rows,
         result=rows,
@@ -315,7 +314,7 @@ def test_a_query_without_the_clock_of_a_time_to_live_raises(
         max_parallelism=4,
     )
     with nullcontext() if message is None else pytest.raises(ValueError, match=message):
-        rehearse(query.work, query, 4, KeyGroup(query.layout), streaming)
+        query.work.rehearse(query, 4, None, streaming)
 
 
 def test_writes_do_not_read_the_lists_and_maps_that_they_add_to(monkeypatch: pytest.MonkeyPatch) -> None:

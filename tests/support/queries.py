@@ -8,9 +8,9 @@ from pyspark.sql.types import StructType
 
 from timerheap import WatermarkStrategy
 from timerheap.spark._exchange.placement import Placement
+from timerheap.spark._process.wrapped_runners import work_of
 from timerheap.spark._query import Query
-from timerheap.spark._worker.operator import runner_of
-from timerheap.spark._worker.partition import Runner
+from timerheap.spark._worker.work import Runner
 
 
 def query_of(function: Any, rows: StructType, result: StructType, **options: Any) -> Query:
@@ -27,11 +27,11 @@ def query_of(function: Any, rows: StructType, result: StructType, **options: Any
         "time_mode": "None",
         "max_parallelism": 1,
     }
-    return Query(work=function, rows=rows, result=result, **{**defaults, **options})
+    return Query(work=work_of(function), rows=rows, result=result, **{**defaults, **options})
 
 
 def opened(query: Query) -> Runner:
     """Return what runs a query, with its function open."""
-    runner = runner_of(query, Placement.of(query.max_parallelism, 1))
+    runner: Runner = query.work.runner(query, Placement.of(query.max_parallelism, 1))
     runner.open()
     return runner

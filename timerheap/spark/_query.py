@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pyarrow as pa
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import LATE_BY, LATE_ROWS, TIME, distinct, shown_name, visible
 from timerheap.spark._compat import nullable, to_arrow_schema
@@ -20,9 +17,8 @@ from timerheap.types import arrow_type
 from timerheap.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:  # a worker that packs rows has no key groups
-    from timerheap.spark._group.key_group import GroupLayout
+    from timerheap.spark._group.key_group import GroupLayout, OwnLayout
     from timerheap.spark._group.row_buffer import RowOrder
-    from timerheap.spark._windows.partial_columns import WindowSpec
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
 """The clock that a query follows beside its own watermark.
@@ -46,59 +42,11 @@ class TimeColumn:
     df: str  # the argument that has the column
 
 
-@dataclass(frozen=True)
-class WindowWork:
-    """Windows to aggregate."""
-
-    spec: WindowSpec
-    keys: list[str]  # of the result
-    inputs: dict[str, np.dtype[Any]]  # columns that the aggregates read, and the types they read them as
-    pre_aggregated: bool  # in the pack stage by key and slice; otherwise the operator gets the rows
-    results: list[pa.Field]  # one for each aggregate
-    emit_every: int | None  # ms of event time
-    bounds: list[pa.Field]  # of the result: the start, the end and the time of the window
-
-
-@dataclass(frozen=True)
-class DeclaredState:
-    """A state that a processor has asked its handle for."""
-
-    shape: Literal["value", "list", "map"]
-    schemas: tuple[StructType, ...]  # of the values; of a map, of its keys and of its values
-    ttl: int | None  # ms
-
-
-@dataclass(frozen=True)
-class FrameSettings:
-    """Spark's settings that DataFrames depend on."""
-
-    rows: int  # the most in one DataFrame
-    nbytes: int  # about how many bytes of Arrow data make a DataFrame full
-    ints_to_decimals: bool = False  # whether ints of a result may become decimals
-    safe: bool = True  # whether a value of a result that does not fit its type is an error
-    by_name: bool = True  # whether the columns of a result are found by name, else by position
-
-
-@dataclass(frozen=True)
-class ProcessorWork:
-    """A StatefulProcessor to run."""
-
-    processor: StatefulProcessor
-    style: Literal["rows", "frames"]  # what it receives and yields: Row objects or pandas DataFrames
-    states: dict[str, DeclaredState]  # that its init declares
-    event_time: tuple[str, ...]  # the path of the column with Spark's watermark, whose late rows are dropped
-    initial: StructType | None  # the type of the rows of the initial state
-    initial_key: tuple[str, ...]  # their key columns, whose names may differ from those of the rows
-    zone: str  # time zone of the timestamps that the processor receives
-    frames: FrameSettings
-    has_event_time: bool = False  # whether a column of the results is the event time of what follows
-
-
 @dataclass(frozen=True, kw_only=True)
 class Query:
     """One query, built on the driver and pickled to its workers."""
 
-    work: KeyedProcessFunction | BatchProcessFunction | WindowWork | ProcessorWork  # what each key group runs
+    work: Any  # what each key group runs: a `timerheap.spark._worker.work.Work`, which is above this module
     key: list[str]
     rows: StructType  # the type of the input rows, without the columns that timerheap adds
     result: StructType
@@ -119,14 +67,12 @@ class Query:
     side_outputs: tuple[OutputTag, ...] = ()
     broadcast: StructType | None = None  # the type of the rows that go to every key group
     reduce: Callable[[], Any] | None = None  # makes a Reducer for the rows of each task of the pack stage
+    reduced: pa.Schema | None = None  # the columns that it makes of all but the key; None: those of the rows
+    announces: bool = False  # whether a task of the pack stage without rows says so to all partitions
+    own: OwnLayout | None = None  # what key groups have besides keys, timers, rows and states
     has_metrics: bool = False  # whether the function has metrics of its own, which the query observes
     key_names: list[str] | None = None  # those that the user knows, without keys that only timerheap has
     encrypted: bool = False  # whether Spark encrypts local files, so that live state must stay in memory
-
-    @property
-    def windows(self) -> WindowSpec | None:
-        """The windows to aggregate, None for a function."""
-        return self.work.spec if isinstance(self.work, WindowWork) else None
 
     @property
     def key_columns(self) -> list[str]:
@@ -140,14 +86,9 @@ class Query:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Arrow schema of the rows that reach a key group: input rows, or the slices made of them."""
+        """Arrow schema of the rows that reach a key group: input rows, or what is made of them."""
         schema = nullable_arrow_schema(self.rows)
-        if isinstance(self.work, WindowWork) and self.work.pre_aggregated:
-            from timerheap.spark._windows.partial_columns import PartialColumns  # with timerheap.tvf
-
-            _, *slices = PartialColumns(self.work.spec).schema  # whose ids each key group assigns itself
-            return pa.schema([*(schema.field(name) for name in self.key), *slices])
-        return schema
+        return schema if self.reduced is None else pa.schema([*map(schema.field, self.key), *self.reduced])
 
     @cached_property
     def layout(self) -> GroupLayout:
@@ -163,7 +104,7 @@ class Query:
             rows=self.schema,
             order=self.order,
             ties=self.ties,
-            windows=self.windows,
+            own=self.own,
             drop_state=self.drop_state,
             rename_state=self.rename_state,
             encrypted=self.encrypted,

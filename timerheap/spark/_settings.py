@@ -14,7 +14,6 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from timerheap.spark._compat import environment_of_submit, jvm, on_connect, spark_home
-from timerheap.spark._query import FrameSettings
 from timerheap.spark._sockets import executor_variable, socket_directory
 
 _log = logging.getLogger("timerheap")
@@ -22,7 +21,7 @@ _log = logging.getLogger("timerheap")
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _DAEMON = "spark.python.daemon.module"
 _ONE_DAEMON = "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK"
@@ -30,9 +29,6 @@ _SOCKETS = "spark.python.unix.domain.socket.enabled"
 _SOCKET_FILES = "spark.python.unix.domain.socket.dir"
 _ENCRYPTION = "spark.io.encryption.enabled"
 _REUSE = "spark.python.worker.reuse"
-_TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
-_SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
-_BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 
 _SWITCHES = {"--load-spark-defaults", "--supervise", "--verbose", "-v"}  # options without a value
 # A comment, or a name and a value; a backslash before the end of a line continues it.
@@ -42,8 +38,8 @@ _PROPERTY = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|[\r\n]+[ \t\f]*|(.))")
 
-_FEWEST_RECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
-_NO_BYTES = (1 << 31) - 1  # no limit
+_FEWESTRECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
+NO_LIMIT = (1 << 31) - 1  # no limit
 
 
 def settings() -> dict[str, str]:
@@ -99,7 +95,7 @@ def settings() -> dict[str, str]:
     ours = {
         _PROVIDER: _ROCKSDB,
         _CHANGELOG: "true",
-        _BYTES: str(_NO_BYTES),
+        _BYTES: str(NO_LIMIT),
         _DAEMON: "timerheap.spark.daemon",
         _ONE_DAEMON: "1",
     }
@@ -187,28 +183,17 @@ def check_settings(df: DataFrame) -> None:
         _log.warning("slow Spark settings: %s", "; ".join(slow))
 
 
-def frame_settings(spark: SparkSession) -> FrameSettings:
-    """Return the settings of a session for the DataFrames of a processor; on Spark Connect of any size."""
-    rows = int(spark.conf.get(_RECORDS) or 0)
-    return FrameSettings(
-        rows=rows if rows > 0 else _NO_BYTES,
-        nbytes=_NO_BYTES if on_connect(spark) else _batch_bytes(spark),
-        ints_to_decimals=_is_set(spark, _TO_DECIMAL),
-        safe=_is_set(spark, _SAFELY),
-        by_name=_is_set(spark, _BY_NAME),
-    )
-
-
 def is_encrypted(spark: SparkSession) -> bool:
     """Return whether Spark encrypts what it writes to local disks."""
-    return _is_set(spark, _ENCRYPTION, "false")
+    return is_set(spark, _ENCRYPTION, "false")
 
 
-def _batch_bytes(spark: SparkSession) -> int:
+def batch_bytes(spark: SparkSession) -> int:
+    """Return about how many bytes Spark puts into a batch of Arrow data."""
     return int(jvm(spark).org.apache.spark.network.util.JavaUtils.byteStringAsBytes(spark.conf.get(_BYTES)))
 
 
-def _is_set(spark: SparkSession, name: str, *unknown: str) -> bool:
+def is_set(spark: SparkSession, name: str, *unknown: str) -> bool:
     """Return whether a setting is true; `unknown` is for one that Spark may not know.
 
     A default that is passed to Spark replaces Spark's own default also for a setting that it knows.
@@ -217,20 +202,20 @@ def _is_set(spark: SparkSession, name: str, *unknown: str) -> bool:
 
 
 def _slow_exchange(spark: SparkSession) -> Iterator[str]:
-    records = int(spark.conf.get(_RECORDS) or 0)
-    if 0 < records < _FEWEST_RECORDS:
-        yield f"{_RECORDS} is {records}, set it to {_FEWEST_RECORDS} or more"
+    records = int(spark.conf.get(RECORDS) or 0)
+    if 0 < records < _FEWESTRECORDS:
+        yield f"{RECORDS} is {records}, set it to {_FEWESTRECORDS} or more"
     if on_connect(spark):
         return
-    if _batch_bytes(spark) < _NO_BYTES:
+    if batch_bytes(spark) < NO_LIMIT:
         yield (
             f"{_BYTES} is {spark.conf.get(_BYTES)}, so Spark measures the Arrow batch after each row, set it "
-            f"to {_NO_BYTES} (no limit) if {max(records, _FEWEST_RECORDS)} rows stay below 2 GiB"
+            f"to {NO_LIMIT} (no limit) if {max(records, _FEWESTRECORDS)} rows stay below 2 GiB"
         )
 
 
 def _slow_state(spark: SparkSession) -> Iterator[str]:
-    if not _is_set(spark, _CHANGELOG, "false"):
+    if not is_set(spark, _CHANGELOG, "false"):
         yield f"{_CHANGELOG} is false, so each micro-batch writes all state, set it to true"
     if not on_connect(spark) and spark.sparkContext.getConf().get(_REUSE, "true").lower() != "true":
         yield f"{_REUSE} is false, so each task starts a Python worker, set it to true for the application"

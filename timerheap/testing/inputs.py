@@ -32,7 +32,7 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import NULL_MARK
 from timerheap.spark._plan.named_columns import assigns_time, strategy_of
-from timerheap.spark._process.wrapped_runners import Broadcasting, Tagged
+from timerheap.spark._process.wrapped_runners import work_of
 from timerheap.spark._query import NullTime, Query, nullable_arrow_schema
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.spark._worker.output import column_of
@@ -351,9 +351,7 @@ class Inputs:
         left = self.left
         if not isinstance(function, KeyedCoProcessFunction):
             return Query(
-                work=Broadcasting(function)
-                if isinstance(function, KeyedBroadcastProcessFunction)
-                else function,
+                work=work_of(function),
                 key=left.key,
                 rows=left.schema,
                 event_time=left.event_time,
@@ -375,7 +373,7 @@ class Inputs:
         both = zip(("left", "right"), self._sides, strict=True)
         late = [StructField(name, each.type) for name, each in both]
         return Query(
-            work=Tagged(function),
+            work=work_of(function),
             key=[field.name for field in fields[: len(keys)]],
             rows=StructType([*fields, *sides]),
             event_time=None if left.event_time is None else TIME,

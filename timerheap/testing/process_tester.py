@@ -37,11 +37,10 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.named_columns import assigns_time
 from timerheap.spark._plan.outputs import side_tags, with_side_column
-from timerheap.spark._process.wrapped_runners import Broadcasting, Tagged
 from timerheap.spark._query import Query
-from timerheap.spark._worker.operator import runner_of
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import Runner, run_key_group
+from timerheap.spark._worker.partition import run_key_group
+from timerheap.spark._worker.work import Runner
 from timerheap.testing.inputs import (
     Function,
     GroupContents,
@@ -220,11 +219,11 @@ class ProcessTester:
 
     def _begin(self, query: Query, group: KeyGroup, now: int | None) -> None:
         """Open the function of a query, and go on with a key group."""
-        runner: Runner = runner_of(query, Placement(1, self._max_parallelism))
+        runner: Runner = query.work.runner(query, Placement(1, self._max_parallelism))
         runner.open()
         runner.begin(group, now, ResultBuffer(*query.outputs))
-        work = query.work
-        self.function = work.function if isinstance(work, (Tagged, Broadcasting)) else cast(Function, work)
+        function = query.work.function
+        self.function = getattr(function, "function", function)  # of two inputs, or with broadcast state
         self._current, self._group, self._runner, self._now = query, group, runner, now
         self._contents = GroupContents(query, group)
         self._counters: dict[str, int] = {}

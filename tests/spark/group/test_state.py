@@ -40,18 +40,10 @@ from timerheap.spark._group.checkpoint import (
     Tiers,
 )
 from timerheap.spark._group.growing_state import new_state
-from timerheap.spark._group.key_group import (
-    KeyGroup,
-    StoredGroup,
-    contents_of,
-    expiry_namespace,
-    keyed,
-    named_timers,
-    restore,
-    split,
-)
+from timerheap.spark._group.key_group import KeyGroup, StoredGroup, expiry_namespace
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.memory import LiveFile
+from timerheap.spark._group.split import contents_of, keyed, named_timers, restore, split
 from timerheap.spark._query import Query
 from timerheap.spark._state.state_tables import ContentsTable, Ttl
 from timerheap.spark._worker.live_groups import Cache, Owner

@@ -22,6 +22,7 @@ from timerheap import (
 )
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._process.wrapped_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._worker import row_runner
 from timerheap.spark._worker.batch_runner import BatchRunner
@@ -179,7 +180,7 @@ def test_the_keys_of_timers_that_fire_at_once_are_looked_up_in_a_few_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     function = Fires()
-    query = replace(untimed(Does()), work=function)
+    query = replace(untimed(Does()), work=work_of(function))
     group = KeyGroup(query.layout)
     names = [f"key {i}" for i in range(100)]
     ids = group.keys.resolve(np.arange(100) * 12345 % 101, [pa.array(names)])

@@ -26,10 +26,10 @@ from timerheap import (
 )
 from timerheap.spark import process_broadcast
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group.key_group import KeyGroup, restore, split
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.split import restore, split
 from timerheap.spark._process.wrapped_runners import _ID
 from timerheap.spark._query import nullable_arrow_schema
-from timerheap.spark._worker.operator import runner_of
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import run_key_group
 from timerheap.testing import PendingTimer, ProcessTester
@@ -103,7 +103,7 @@ class Group:
             broadcast=columns_type("rules", LIMITS),
         )
         group = KeyGroup(query.layout) if self.saved is None else load_group(query, 4, self.saved)[0]
-        runner = runner_of(query, Placement(1, 4))
+        runner = query.work.runner(query, Placement(1, 4))
         runner.open()
         output = ResultBuffer(*query.outputs)
         rules = None

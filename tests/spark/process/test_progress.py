@@ -23,7 +23,8 @@ from timerheap.spark import Progress, progress, side_output, with_name
 from timerheap.spark._compat import analyzed_plan
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.checkpoint import Manifest, Run, Segment, Standing
-from timerheap.spark._worker.partition import TASK_METRICS, FunctionPartition, TaskMetrics
+from timerheap.spark._worker.partition import TASK_METRICS, GroupwisePartition, TaskMetrics
+from timerheap.spark._worker.work import Task
 from timerheap.timer import MIN_WATERMARK
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
@@ -335,8 +336,9 @@ def test_numbers_of_groups_are_combined_and_start_anew() -> None:
 
 def test_metrics_of_a_function_that_the_driver_does_not_know_raise() -> None:
     runner = Mock(metrics=Metrics())
-    others = (Mock() for _ in range(3))
-    batch = FunctionPartition(Mock(has_metrics=False), Placement(1, 4), runner, *others, None, Mock(), None)
+    store, groups, mail, times = (Mock() for _ in range(4))
+    task = Task(Mock(has_metrics=False), Placement(1, 4), store, groups, mail, None, times, False)
+    batch = GroupwisePartition(task, runner)
     with pytest.raises(RuntimeError, match=r"get_metrics_group\(\) must be called in open\(\), also on the"):
         next(batch._frames(Mock()))
 

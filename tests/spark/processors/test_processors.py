@@ -20,10 +20,10 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from timerheap.spark._processors.declared import DeclaredState
 from timerheap.spark._processors.processor_handle import ProcessorHandle
 from timerheap.spark._processors.spark_values import StructCodec
 from timerheap.spark._processors.value_list_map_states import Scope
-from timerheap.spark._query import DeclaredState
 
 ROWS = T.StructType().add("k", T.StringType()).add("ops", T.StringType())
 RESULT = T.StructType().add("k", T.StringType()).add("what", T.StringType())

@@ -28,7 +28,6 @@ from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
 from timerheap.spark._worker import live_groups
 from timerheap.spark._worker.live_groups import Cache, LiveGroups, Owner
-from timerheap.spark._worker.operator import runner_of
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import run_key_group
 
@@ -73,7 +72,7 @@ class Group:
         if fate == "dies at once":
             return self._die(worker, group.memory)
         output = ResultBuffer(*self.query.outputs)
-        runner = runner_of(self.query, placement)
+        runner = self.query.work.runner(self.query, placement)
         runner.open()
         run_key_group(self.query, runner, group, self._hashed(rows), None, watermark, output)
         group.notices()

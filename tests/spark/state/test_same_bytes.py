@@ -30,6 +30,7 @@ from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.growing_state import MapTable
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._process.wrapped_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._windows.open_windows import SessionsPart, SlicesPart
 from timerheap.spark._windows.partial_columns import WindowSpec
@@ -144,7 +145,7 @@ def assert_same(one: Attempts, other: Attempts, what: Any) -> None:
 
 @pytest.mark.parametrize(("batches", "rows"), [(60, 3), (8, 60), (2, 1_200)])
 def test_what_a_save_writes_depends_on_the_state_and_the_input_alone(batches: int, rows: int) -> None:
-    query = replace(QUERY, work=Timers())
+    query = replace(QUERY, work=work_of(Timers()))
     ways = [["live"], ["loaded"], ["live", "attached", "loaded"]]
     groups = [Attempts(query, way, seed) for seed, way in enumerate(ways)]
     for batch in range(batches):

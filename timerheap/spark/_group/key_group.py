@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from timerheap._native._core import xxh64
 from timerheap.spark._arrow import evolved_rows, has_time_to_live, misfit, renamed_fields, wide_rows, widen
-from timerheap.spark._columns import OF_KEY
 from timerheap.spark._group.checkpoint import (
     EVENT_EXPIRIES,
     EVENT_TIMERS,
     KEYS,
+    OWN,
     PROCESSING_EXPIRIES,
     PROCESSING_TIMERS,
     ROWS,
-    SLICES,
     TIMER_NAMES,
     USER_STATE,
     CheckpointedPart,
@@ -29,7 +28,6 @@ from timerheap.spark._group.checkpoint import (
     Standing,
     Stored,
     described,
-    pieces,
 )
 from timerheap.spark._group.growing_state import UserState, attached_state, head_of, new_state, restored_state
 from timerheap.spark._group.keys import KeyTable
@@ -38,13 +36,9 @@ from timerheap.spark._group.row_buffer import RowBuffer, RowOrder
 from timerheap.spark._group.timers import JournalledTimers, TimerNames
 from timerheap.timer import MIN_WATERMARK
 
-if TYPE_CHECKING:
-    from timerheap.spark._windows.open_windows import StoredWindows, WindowsPart
-    from timerheap.spark._windows.partial_columns import WindowSpec
-
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
-_PARTS = ("keys", "event", "processing", "rows", "slices")
+_PARTS = ("keys", "event", "processing", "rows", "own")
 _NEW: dict[str, Any] = dict.fromkeys(_PARTS, ()) | {
     "names": None,
     "states": {},
@@ -56,6 +50,39 @@ BROADCAST_STATE = "broadcast:"
 
 They belong to the key group and not to a key: their tables have one id, which is none of `KeyGroup.keys`.
 """
+
+
+class OwnPart(CheckpointedPart, Protocol):
+    """What the key groups of a query have besides keys, timers, rows and states; it has timers of its own."""
+
+    def head(self) -> Sequence[Any]:
+        """Return the JSON values from which another process continues."""
+
+    def loaded(self, watermark: int) -> None:
+        """Finish a load at a watermark, after all chunks have been replayed."""
+
+    def ids(self) -> np.ndarray:
+        """Return the ids of the keys that it keeps alive."""
+
+    def count_losses(self) -> int:
+        """Return how much has been removed so far."""
+
+    def pending(self, event_time: bool) -> tuple[int, int | None]:
+        """Return the number of timers of a time domain, and when the next is due."""
+
+    def misfit(self, stored: str) -> ValueError:
+        """Return the error for a checkpoint whose part has another name."""
+
+
+class OwnLayout(Protocol):
+    """What an `OwnPart` is made of; groups whose layouts have the same name have the same part."""
+
+    @property
+    def name(self) -> str:
+        """Describe the part; a checkpoint records it."""
+
+    def part(self, memory: Memory, head: Sequence[Any]) -> OwnPart:
+        """Return the part of one key group; see `KeyGroup`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,7 +97,7 @@ class GroupLayout:
     rows: pa.Schema  # of rows that may wait
     order: RowOrder
     ties: tuple[str, ...] = ()  # columns that order the rows of one key and time
-    windows: WindowSpec | None  # None for a function
+    own: OwnLayout | None = None
     drop_state: tuple[str, ...]  # names of states that a load leaves out
     rename_state: dict[str, str]  # the new names of states by the old ones
     encrypted: bool = False  # Spark encrypts local files, so that live groups must stay in memory
@@ -81,7 +108,7 @@ class KeyGroup:
 
     In `memory` is everything that another process needs to continue the group. With the `head` that `head()`
     returned in that process, the group is the one in that memory, and the layout must be one that it `fits`;
-    O(1), except for windows. `wake_up` is the timestamp of the group's timer in Spark.
+    O(1), except for an own part. `wake_up` is the timestamp of the group's timer in Spark.
     """
 
     def __init__(
@@ -92,18 +119,13 @@ class KeyGroup:
         self.late_rows = 0
         self.wake_up: int | None = None
         self.watermark = MIN_WATERMARK
-        windows = layout.windows
         heads = _NEW if head is None else head
         self.keys = KeyTable(layout.key_fields, memory, heads["keys"])
         self.event_timers = JournalledTimers(EVENT_TIMERS, memory, heads["event"])
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, memory, heads["processing"])
         self.timer_names = TimerNames(memory, heads["names"])
         self.rows = RowBuffer(layout.rows, layout.order, memory, heads["rows"], layout.ties)
-        self.slices: WindowsPart | None = None
-        if windows is not None:
-            from timerheap.spark._windows.open_windows import part_of  # with timerheap.tvf, for windows alone
-
-            self.slices = part_of(windows)(windows, memory, heads["slices"])
+        self.own = None if layout.own is None else layout.own.part(memory, heads["own"])
         self.states: dict[str, UserState] = {
             name: attached_state(memory, each) for name, each in heads["states"].items()
         }
@@ -129,7 +151,7 @@ class KeyGroup:
             "processing": self.processing_timers.head(),
             "names": None if self.timer_names.table is None else self.timer_names.table.head(),
             "rows": self.rows.head(),
-            "slices": None if self.slices is None else self.slices.head(),
+            "own": None if self.own is None else self.own.head(),
             "states": {name: head_of(state) for name, state in self.states.items()},
             "expiries": {_EXPIRY_NAMES[at]: timers.head() for at, timers in self._expiries.items()},
             "numbers": [self.watermark, self.late_rows, self.wake_up, self._losses_seen],
@@ -137,15 +159,15 @@ class KeyGroup:
 
     @staticmethod
     def fits(layout: GroupLayout, head: dict[str, Any]) -> bool:
-        """Return whether the layout has the key, rows, timers, windows and states of `head`."""
+        """Return whether the layout has the key, rows, timers, own part and states of `head`."""
         gone = {*layout.drop_state, *layout.rename_state}
         return bool(head["shape"] == _shape(layout)) and head["states"].keys().isdisjoint(gone)
 
     def parts(self) -> Iterator[CheckpointedPart]:
         """Yield the parts in the order in which they are saved."""
         yield from (self.keys, self.event_timers, self.processing_timers, self.rows)
-        if self.slices is not None:
-            yield self.slices
+        if self.own is not None:
+            yield self.own
         if self.timer_names.table is not None:
             yield self.timer_names.table
         yield from self.states.values()
@@ -159,19 +181,13 @@ class KeyGroup:
             return self.expiries(event_time=kind == EVENT_EXPIRIES)
         if kind == TIMER_NAMES:
             return self.timer_names.part()
-        builtin: dict[int, CheckpointedPart] = {
-            part.kind: part for part in self.parts() if part.kind < USER_STATE
-        }
-        part = builtin.get(kind)
-        if part is None:
+        part = next((part for part in self.parts() if part.kind == kind), None)
+        if self.own is not None and part is self.own and name != self.own.name:
+            raise self.own.misfit(name)
+        if part is None or part.name != name:
             raise ValueError(
                 f"the checkpoint has chunks of kind {kind}, which this version cannot read; use the "
                 "version that wrote them, or start a new checkpoint"
-            )
-        if part.name != name:
-            raise ValueError(
-                f"the checkpoint has the windows {name}, and the query has {part.name}; keep the "
-                "windows and their aggregates as they were, or start a new checkpoint"
             )
         return part
 
@@ -203,10 +219,18 @@ class KeyGroup:
 
     def next_due(self, event_time: bool) -> int | None:
         """Return when the next timer or expiry is due, None for never."""
-        timers = [self.event_timers if event_time else self.processing_timers]
-        timers += [self._expiries[event_time]] if event_time in self._expiries else []
-        heads = [each.heap.peek() for each in timers]
-        return min((head.timestamp for head in heads if head is not None), default=None)
+        due = [self._pending(event_time)[1]]
+        if event_time in self._expiries:
+            due.append(self._expiries[event_time].pending()[1])
+        return min((time for time in due if time is not None), default=None)
+
+    def _pending(self, event_time: bool) -> tuple[int, int | None]:
+        """Return the number of timers of a time domain, and when the next is due."""
+        count, due = (self.event_timers if event_time else self.processing_timers).pending()
+        if self.own is None:
+            return count, due
+        more, other = self.own.pending(event_time)
+        return count + more, min((time for time in (due, other) if time is not None), default=None)
 
     def _restored_state(self, kind: int, name: str, schema: pa.Schema) -> UserState:
         if name in self.layout.rename_state:
@@ -222,20 +246,7 @@ class KeyGroup:
 
     def state(self, name: str, shape: str, type_: pa.DataType, *, broadcast: bool = False) -> UserState:
         """Return the table of a user's state; raise a ValueError if its shape or type has changed."""
-        if broadcast:
-            name = BROADCAST_STATE + name
-        elif name.startswith(BROADCAST_STATE):
-            raise ValueError(f"a keyed state's name must not start with {BROADCAST_STATE!r}, got {name!r}")
-        if name in self.layout.drop_state:
-            raise ValueError(
-                f"drop_state must name states that the function no longer has, got {name!r}, which it uses; "
-                "leave that out, or give the function's state another name"
-            )
-        if name in self.layout.rename_state:
-            raise ValueError(
-                f"rename_state must give new names to states that the function no longer has, got {name!r}, "
-                "which it uses; leave that out"
-            )
+        name = state_name(self.layout, name, broadcast)
         self._asked_for.add(name)
         table = self.states.get(name)
         if table is None:
@@ -275,17 +286,7 @@ class KeyGroup:
 
     def standing(self) -> Standing:
         """Return what the group holds."""
-        (event, next_event), (processing, next_processing) = (
-            timers.pending() for timers in (self.event_timers, self.processing_timers)
-        )
-        if self.slices is not None:  # there are no other timers
-            windows = self.slices.windows
-            head = windows.timers.peek()
-            pending = len(windows.timers), None if head is None else head.timestamp
-            if windows.assigner.is_event_time:
-                event, next_event = pending
-            else:
-                processing, next_processing = pending
+        (event, next_event), (processing, next_processing) = map(self._pending, (True, False))
         keys, rows = len(self.keys), len(self.rows)
         return Standing(event, processing, keys, rows, next_event, next_processing)
 
@@ -299,7 +300,7 @@ class KeyGroup:
         )
 
     def forget_dead_keys(self) -> None:
-        """Drop the keys that have no timer, state, window or waiting row.
+        """Drop the keys that have no timer, state, own part or waiting row.
 
         A search costs O(keys + timers + waiting rows), so it starts only once half as many have gone: each
         pays amortised O(1), and the dead keys take about as much memory as the rest at most.
@@ -314,17 +315,15 @@ class KeyGroup:
             table.ids() for name, table in self.states.items() if not name.startswith(BROADCAST_STATE)
         ]
         holders += [timers.heap.key_hashes for timers in self._expiries.values()]
-        if self.slices is not None:
-            holders.append(self.slices.ids())
+        if self.own is not None:
+            holders.append(self.own.ids())
         self.keys.retain(holders)
 
     def losses(self) -> int:
         """Return what has gone since the last search for dead keys."""
-        parts: list[KeyTable | JournalledTimers | RowBuffer | WindowsPart | UserState]
         parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
-        if self.slices is not None:
-            parts.append(self.slices)
-        return sum(part.count_losses() for part in parts) - self._losses_seen
+        own = 0 if self.own is None else self.own.count_losses()
+        return own + sum(part.count_losses() for part in parts) - self._losses_seen
 
     def loaded(self, losses: int | None = None) -> KeyGroup:
         """Finish a load after all chunks have been replayed.
@@ -340,8 +339,8 @@ class KeyGroup:
                 timers.remove_many(*due)
                 timers.push_many(*due[:2], expiry_namespace(new))
         self.evolved |= self.rows.loaded(self.watermark)
-        if self.slices is not None:
-            self.slices.loaded(self.watermark)
+        if self.own is not None:
+            self.own.loaded(self.watermark)
         self._losses_seen = 0
         self._losses_seen = self.losses() - (self._size() if losses is None else losses)
         return self
@@ -352,11 +351,29 @@ class KeyGroup:
         )
 
 
+def state_name(layout: GroupLayout, name: str, broadcast: bool) -> str:
+    """Return the name in the checkpoint of a state that a function asks for; raise if it cannot have that."""
+    if broadcast:
+        name = BROADCAST_STATE + name
+    elif name.startswith(BROADCAST_STATE):
+        raise ValueError(f"a keyed state's name must not start with {BROADCAST_STATE!r}, got {name!r}")
+    if name in layout.drop_state:
+        raise ValueError(
+            f"drop_state must name states that the function no longer has, got {name!r}, which it uses; "
+            "leave that out, or give the function's state another name"
+        )
+    if name in layout.rename_state:
+        raise ValueError(
+            f"rename_state must give new names to states that the function no longer has, got {name!r}, "
+            "which it uses; leave that out"
+        )
+    return name
+
+
 def _shape(layout: GroupLayout) -> list[Any]:
     """Return JSON values that are equal for layouts whose groups have the same parts."""
     key = [field.name for field in layout.key_fields]
-    windows = None if layout.windows is None else layout.windows.name
-    return [key, str(layout.rows), layout.order, windows]
+    return [key, str(layout.rows), layout.order, None if layout.own is None else layout.own.name]
 
 
 def _taken(old: str, new: str) -> ValueError:
@@ -404,7 +421,7 @@ class StoredGroup(KeyGroup):
 
     def __init__(self, store: ChunkReader, manifest: Manifest, kinds: Collection[int]) -> None:
         self.manifest = manifest
-        self.windows: StoredWindows | None = None
+        self.stored_own: StoredOwn | None = None
         runs = [run for run in manifest.runs if run.kind in kinds]
         found = {run.kind: (name, schema) for run, name, schema in described(store, runs)}
         rows = found[ROWS][1] if ROWS in found else pa.schema([])
@@ -412,7 +429,6 @@ class StoredGroup(KeyGroup):
             key_fields=KeyTable.fields(found[KEYS][1]) if KEYS in found else [],
             rows=RowBuffer.rows_of(rows),
             order="event_time",
-            windows=None,
             drop_state=(),
             rename_state={},
         )
@@ -423,147 +439,23 @@ class StoredGroup(KeyGroup):
 
     def part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
         """Return the part that a run of chunks belongs to."""
-        if kind != SLICES:
+        if kind != OWN:
             return super().part(kind, name, schema)
-        from timerheap.spark._windows.open_windows import StoredWindows  # with timerheap.tvf
-
-        self.windows = StoredWindows(name, schema)
-        return self.windows
+        self.stored_own = StoredOwn(name, schema)
+        return self.stored_own
 
 
-_CONTENTS = pa.schema([("kind", pa.int16()), ("name", pa.string()), ("rows", pa.large_binary())])
-_TIMERS = (EVENT_TIMERS, PROCESSING_TIMERS)
+class StoredOwn:
+    """An `OwnPart` as it is stored: its chunks, for a reader that knows what they mean."""
 
+    def __init__(self, name: str, schema: pa.Schema) -> None:
+        self.name = name
+        self.schema = schema
+        self.chunks: list[pa.RecordBatch] = []
 
-def named_timers(timestamps: pa.Array, ids: pa.Array, names: pa.Array) -> pa.RecordBatch:
-    """Return timers as `restore` reads them: each key group has namespaces of its own for names."""
-    return pa.RecordBatch.from_arrays([timestamps, ids, names], names=["timestamp", "key_hash", "name"])
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """Keep a chunk."""
+        self.chunks.append(widen(batch))
 
-
-def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator[tuple[int, bytes]]:
-    """Yield the key groups, of `max_parallelism`, that the keys of a group belong to, with their contents.
-
-    O(size of the group). The group has no windows. Its broadcast states are those of every group: the first
-    one yields them for all.
-    """
-    ids = group.keys.snapshot().column("id").to_numpy()
-    key_groups = np.mod(group.keys.hashes(ids), max_parallelism)
-    order = np.argsort(ids)
-    parts: list[tuple[CheckpointedPart, pa.RecordBatch, np.ndarray | None]] = []
-    targets = np.unique(key_groups)
-    for part in group.parts():
-        if part.kind == TIMER_NAMES:  # each timer goes with its name
-            continue
-        rows = part.snapshot()
-        if part.name.startswith(BROADCAST_STATE):
-            if first:
-                parts.append((part, rows, None))
-                targets = np.arange(max_parallelism)
-            continue
-        places = np.searchsorted(ids, rows.column(part.id_column).to_numpy(), sorter=order)
-        if part.kind in _TIMERS:
-            names = group.timer_names.names(rows.column(3).to_numpy())
-            rows = named_timers(rows.column(1), rows.column(2), pa.array(names, pa.string()))
-        parts.append((part, rows, key_groups[order[places]]))
-    for key_group in targets.tolist():
-        found: list[tuple[int, str, pa.RecordBatch]] = []
-        for part, rows, of_row in parts:
-            mine = rows if of_row is None else rows.take(pa.array(np.flatnonzero(of_row == key_group)))
-            found += [
-                (part.kind, part.name, piece)
-                for piece in pieces(mine, rows.schema if part.kind in _TIMERS else part.schema)
-            ]
-        yield key_group, contents_of(found)
-
-
-def contents_of(parts: Iterable[tuple[int, str, pa.RecordBatch]]) -> bytes:
-    """Return what `restore` reads: kinds, names and rows of chunks."""
-    rows = [{"kind": kind, "name": name, "rows": _stream(batch)} for kind, name, batch in parts]
-    return _stream(pa.RecordBatch.from_pylist(rows, _CONTENTS))
-
-
-_ID_COLUMN = b"id_column"  # in the metadata of chunks with keys
-
-
-def keyed(
-    chunk: pa.RecordBatch, id_column: int, keys: list[pa.Array], fields: list[pa.Field]
-) -> pa.RecordBatch:
-    """Return rows of a chunk with their keys, given hashes of keys in place of ids; see `restore`."""
-    named = [field.with_name(f"{OF_KEY}{number}") for number, field in enumerate(fields)]
-    schema = pa.schema([*chunk.schema, *named], metadata={_ID_COLUMN: str(id_column).encode()})
-    return pa.RecordBatch.from_arrays([*chunk.columns, *keys], schema=schema)
-
-
-def _identified(group: KeyGroup, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the chunk that `keyed` was given, with the ids of the keys, which are added to the group."""
-    at, own = int(rows.schema.metadata[_ID_COLUMN]), rows.num_columns - len(group.layout.key_fields)
-    columns = rows.columns[:own]
-    columns[at] = pa.array(group.keys.resolve(columns[at].to_numpy(), rows.columns[own:]))
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(rows.schema)[:own]))
-
-
-def restore(group: KeyGroup, contents: bytes) -> None:
-    """Add what `split` yielded to a group; raise a ValueError if it does not fit the group's query.
-
-    The rows of chunks may also be `keyed`: their keys then get ids here. `KeyGroup.loaded` finishes it.
-    """
-    columns = (column.to_pylist() for column in _batch(contents).columns)
-    for kind, name, data in zip(*columns, strict=True):
-        rows = _batch(data)
-        name = group.layout.rename_state.get(name, name)
-        by_key = _ID_COLUMN in (rows.schema.metadata or ())
-        if by_key:
-            rows = _identified(group, rows)
-        if kind in _TIMERS:
-            _restore_timers(group, kind, *rows.columns)
-            continue
-        if kind < USER_STATE:
-            _expect_other_keys(group, kind, rows)
-            group.part(kind, name, rows.schema).replay(rows)
-            continue
-        state = group.states.get(name)
-        if state is None:
-            free = max((one.kind + 1 for one in group.states.values()), default=USER_STATE)
-            state = group.states[name] = restored_state(free, name, rows.schema, group.memory)
-        if by_key:
-            _expect_new(state, rows.column(0).to_numpy())
-        state.replay(rows)
-
-
-def _restore_timers(group: KeyGroup, kind: int, timestamps: pa.Array, ids: pa.Array, names: pa.Array) -> None:
-    timers = group.event_timers if kind == EVENT_TIMERS else group.processing_timers
-    columns = timestamps.to_numpy(), ids.to_numpy(), group.timer_names.new_many(names)
-    twice = ~timers.heap.push_many(*columns) & np.asarray(names.is_valid())
-    if twice.any():
-        raise ValueError(
-            "timers must have one row for each key, time_domain and name, got more for the name "
-            f"{names[int(twice.argmax())].as_py()!r}; keep one of them"
-        )
-
-
-def _expect_new(state: UserState, ids: np.ndarray) -> None:
-    twice = len(ids) - len(np.unique(ids)) + int(np.count_nonzero(np.isin(ids, state.ids())))
-    if twice:
-        raise ValueError(
-            f"states[{state.name!r}] must have one row for each key, got more for {twice}; aggregate them by "
-            "key"
-        )
-
-
-def _expect_other_keys(group: KeyGroup, kind: int, rows: pa.RecordBatch) -> None:
-    if kind == KEYS and group.keys.table.find(rows.column("id").to_numpy()).any():
-        raise ValueError(
-            "initial_state must have key groups whose keys have different ids, but the hashes of two keys "
-            "collide; pass the max_parallelism of the checkpoint"
-        )
-
-
-def _stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
-
-
-def _batch(data: bytes) -> pa.RecordBatch:
-    return pa.ipc.open_stream(data).read_next_batch()
+    def reserve(self, times: float) -> None:
+        """Do nothing: chunks are kept as they are."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import cast
+from typing import Protocol
 
-from pyspark.cloudpickle import dumps, loads
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -20,8 +19,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from timerheap._states import KeyContext
-from timerheap.functions import BatchProcessFunction, Function
 from timerheap.spark._columns import AHEAD, AT, CHANNEL, HASH, KEPT, PACKED, SEEN, shown_name
 from timerheap.spark._compat import analyzed_plan, with_columns
 from timerheap.spark._exchange.packer import Broadcaster, Packer
@@ -32,15 +29,12 @@ from timerheap.spark._plan.named_columns import Columns, map_batches
 from timerheap.spark._plan.outputs import results_of, with_side_column
 from timerheap.spark._plan.progress import observed, output_type
 from timerheap.spark._plan.run_checks import mail
-from timerheap.spark._query import ProcessorWork, Query, TimeColumn, TimeMode, WindowWork
+from timerheap.spark._query import Query, TimeColumn, TimeMode
 from timerheap.spark._settings import check_settings, is_encrypted
-from timerheap.spark._state.checkpoint_reader import CheckpointState, starting_group, starting_partitions
-from timerheap.spark._state.initial_state import InitialState, starting_tables
-from timerheap.spark._windows.local_stage import LocalStage
 from timerheap.spark._worker.driver_mail import Mail, Telling
 from timerheap.spark._worker.operator import BatchOperator, StreamingOperator, deferred
-from timerheap.spark._worker.states import BatchGroupRuntimeContext, GroupRuntimeContext
-from timerheap.state_ttl import StateTtlConfig
+from timerheap.spark._worker.rehearsal import Rehearsal
+from timerheap.spark._worker.work import Work
 from timerheap.watermarks import WatermarkStrategy
 from timerheap.watermarks.strategy import NO_LIMIT
 
@@ -137,52 +131,12 @@ def _key_hash(key: list[str]) -> Column:
     return F.xxhash64(*parts)
 
 
-def rehearse(
-    function: Function, query: Query, max_parallelism: int, group: KeyGroup, streaming: bool
-) -> GroupRuntimeContext:
-    """Open a copy of the query's function on a key group without keys, as a worker does, and close it.
-
-    What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
-    that says where it happened.
-
-    return: what the function has been opened with
-    """
-    class_ = BatchGroupRuntimeContext if isinstance(function, BatchProcessFunction) else GroupRuntimeContext
-    context = class_(KeyContext(), max_parallelism)
-    copy = cast(Function, loads(dumps(function)))  # type: ignore[no-untyped-call]
-    try:
-        copy.open(context)
-        context.bind(group)
-        _expect_clocks(query, context.times_to_live(), streaming)
-        copy.close()
-    except Exception as e:
-        e.add_note(
-            "timerheap: in open() or close() on the driver, which opens and closes a copy of the function to "
-            "check its states before the query starts. Put what only workers can reach behind "
-            "`if pyspark.TaskContext.get() is not None`."
-        )
-        raise
-    return context
-
-
-def _expect_clocks(query: Query, times_to_live: dict[str, StateTtlConfig], streaming: bool) -> None:
-    """Raise ValueError if a state has a time to live of a clock that the query has not."""
-    for name, ttl in times_to_live.items():
-        if ttl.get_ttl_time_characteristic() is ttl.TtlTimeCharacteristic.EventTime:
-            if query.event_time is None:
-                raise ValueError(
-                    f"event_time must name the event-time column, since the time to live of state {name!r} "
-                    "is of event time, got None"
-                )
-        elif streaming and query.time_mode != "ProcessingTime":
-            raise ValueError(
-                f"processing_time must be True, since the time to live of state {name!r} is of processing "
-                "time, got False"
-            )
-
-
 def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrategy) -> TimeMode:
     """Return the time mode of a query that makes its own watermarks; some strategies need a clock."""
+    if processing_time and not df.isStreaming:
+        raise ValueError(
+            "processing_time must be False for a batch DataFrame, got True; a batch has no processing time"
+        )
     timed = any((strategy.idle_timeout, strategy.wall_clock) != (None, None) for strategy in strategies)
     return "ProcessingTime" if processing_time or (df.isStreaming and timed) else "None"
 
@@ -192,14 +146,31 @@ def has_spark_watermark(df: DataFrame) -> bool:
     return "EventTimeWatermark" in analyzed_plan(df)
 
 
+class Start(Protocol):
+    """State that a query starts from, which has been checked."""
+
+    def group(self, query: Query) -> KeyGroup | None:
+        """Return a key group with its states, but no contents, for a rehearsal; None if it has none."""
+
+    def partitions(
+        self, query: Query, letters: Mail, rehearsal: Rehearsal, group: KeyGroup | None
+    ) -> GroupedData:
+        """Return what each partition starts with, grouped as the packed rows of the query are.
+
+        group: what the method of that name has returned, with the states of the query after a rehearsal
+        """
+
+
 def build(
     query: Query,
     df: DataFrame,
     *,
-    output_event_time: str | Column | None = None,
-    initial_state: CheckpointState | InitialState | None = None,
+    start: Start | None = None,
     broadcast: DataFrame | None = None,
     each_batch: bool = False,
+    output_event_time: str | Column | None = None,
+    output_mode: str = "Append",
+    event_time_column: str = "",
 ) -> DataFrame:
     """Return the result of a query.
 
@@ -208,53 +179,44 @@ def build(
     query : Query
     df : pyspark.sql.DataFrame
         The input rows with their marks; see `timerheap.spark._plan.build.marked`.
-    output_event_time : str or Column, optional
-        Column of the result that becomes Spark's event time.
-    initial_state : CheckpointState or InitialState, optional
-        State to start from, on a stream.
+    start : Start, optional
     broadcast : DataFrame, optional
         The rows that go to every key group.
     each_batch : bool, default False
         Whether each micro-batch of a stream is a batch of its own, without state.
+    output_event_time : str or Column, optional
+        Column of the result that becomes Spark's event time.
+    output_mode, event_time_column : str
+        As Spark's ``transformWithState`` has them.
     """
     check_settings(df)
-    if not df.isStreaming and query.time_mode == "ProcessingTime":
-        raise ValueError(
-            "processing_time must be False for a batch DataFrame, got True; a batch has no processing time"
-        )
-    if initial_state is not None:
-        expect_initial_state(df, initial_state)
+    work: Work = query.work
+    group = None if start is None else start.group(query)
+    max_parallelism = planned(df, query.max_parallelism).max_parallelism
+    rehearsal = work.rehearse(query, max_parallelism, group, df.isStreaming)
+    encrypted = is_encrypted(df.sparkSession)
+    query = replace(query, has_metrics=rehearsal.has_metrics, encrypted=encrypted)
     result_type = with_side_column(query)
-    times_to_live: dict[str, StateTtlConfig] = {}
-    group = KeyGroup(query.layout)
-    if not isinstance(query.work, (WindowWork, ProcessorWork)):
-        if isinstance(initial_state, CheckpointState):
-            group = starting_group(initial_state, query)
-        max_parallelism = planned(df, query.max_parallelism).max_parallelism
-        context = rehearse(query.work, query, max_parallelism, group, df.isStreaming)
-        times_to_live = context.times_to_live()
-        query = replace(query, has_metrics=context.metrics is not None)
-    query = replace(query, encrypted=is_encrypted(df.sparkSession))
     letters = mail(df.sparkSession)
     groups = packed(query, df, letters, broadcast)
+    initial = None if start is None else start.partitions(query, letters, rehearsal, group)
     if df.isStreaming and not each_batch:
-        operator = StreamingOperator(query, letters)
-        initial = None
-        if isinstance(initial_state, CheckpointState):
-            initial = starting_partitions(initial_state, query)
-        elif initial_state is not None:
-            initial = starting_tables(initial_state, query, df.sparkSession, group, times_to_live, hashed)
         result = groups.transformWithStateInPandas(
-            deferred(operator),
-            output_type(result_type),
-            "Append",
+            deferred(StreamingOperator(query, letters)),
+            output_type(result_type, flat=bool(event_time_column)),
+            output_mode,
             query.time_mode,
             initial,
+            event_time_column,
         )
         result = observed(result, df, query.has_metrics)
     else:
         on_batch = BatchOperator(query, result_type, letters)
-        result = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
+        if initial is None:
+            result = groups.applyInArrow(lambda rows: on_batch(rows), result_type)  # counts parameters
+        else:
+            both = initial.cogroup(groups)
+            result = both.applyInArrow(lambda first, rows: on_batch(rows, first), result_type)
     if query.side_fields:
         result = results_of(result)
     return result if output_event_time is None else _with_event_time(df, result, output_event_time)
@@ -274,20 +236,6 @@ def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | No
     return blobs.groupBy("label")
 
 
-def expect_initial_state(df: DataFrame, initial_state: object) -> None:
-    """Check that a query of `df` may start from a state."""
-    if not isinstance(initial_state, (CheckpointState, InitialState)):
-        raise TypeError(
-            "initial_state must be what timerheap.spark.read_checkpoint(spark, checkpoint) returns, or a "
-            f"timerheap.spark.InitialState, got {initial_state!r}"
-        )
-    if not df.isStreaming:
-        what = repr(initial_state)
-        if isinstance(initial_state, CheckpointState):
-            what = f"that of {initial_state.checkpoint!r}"
-        raise ValueError(f"initial_state must be None for a batch DataFrame, got {what}")
-
-
 def planned(df: DataFrame, max_parallelism: int | None) -> Placement:
     """Return the placement by the session's settings; a running query goes by its checkpoint's."""
     partitions = df.sparkSession.conf.get("spark.sql.shuffle.partitions")
@@ -295,22 +243,16 @@ def planned(df: DataFrame, max_parallelism: int | None) -> Placement:
 
 
 def _packer(query: Query, seen: bool) -> Packer:
-    work, event_time = query.work, query.event_time
-    local = query.reduce
-    if isinstance(work, WindowWork) and work.pre_aggregated and event_time is not None:
-        local = LocalStage(work.spec, query.key, event_time, work.inputs)
-    argument = "time" if isinstance(work, WindowWork) else "event_time"
-    times = () if event_time is None else query.times or (TimeColumn(argument, event_time, "df"),)
+    event_time = query.event_time
+    times = () if event_time is None else query.times or (TimeColumn("event_time", event_time, "df"),)
     return Packer(
         key=query.key[0],
         event_time=event_time,
         times=() if seen else times,
         null_time=query.null_time,
         max_parallelism=query.max_parallelism,
-        announces=isinstance(work, ProcessorWork)
-        and work.event_time != ()
-        and query.time_mode == "EventTime",
-        reduce=local,
+        announces=query.announces,
+        reduce=query.reduce,
     )
 
 

@@ -35,10 +35,11 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import Input, build, marked, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, assigns_time, ungrouped
 from timerheap.spark._plan.outputs import side_tags
-from timerheap.spark._process.wrapped_runners import Broadcasting, Tagged
+from timerheap.spark._process.wrapped_runners import work_of
 from timerheap.spark._query import Query, TimeColumn
 from timerheap.spark._state.checkpoint_reader import CheckpointState
 from timerheap.spark._state.initial_state import InitialState
+from timerheap.spark._state.starts import start_of
 from timerheap.watermarks import WatermarkStrategy
 
 
@@ -193,7 +194,6 @@ def process(
     """
     query, rows = planned_query(
         sendable(function, KeyedProcessFunction, BatchProcessFunction),
-        function,
         df,
         key,
         output_schema,
@@ -210,11 +210,11 @@ def process(
         rename_state=rename_state,
         side_outputs=side_outputs,
     )
-    return build(query, rows, output_event_time=output_event_time, initial_state=initial_state)
+    start = start_of(initial_state, rows)
+    return build(query, rows, start=start, output_event_time=output_event_time)
 
 
 def planned_query(
-    work: KeyedProcessFunction | BatchProcessFunction,
     function: object,
     df: object,
     key: object,
@@ -234,7 +234,7 @@ def planned_query(
     side_outputs: Sequence[OutputTag] | None,
     broadcast: StructType | None = None,
 ) -> tuple[Query, DataFrame]:
-    """Return the query that runs `work`, made of the user's `function`, and the rows with their marks.
+    """Return the query that runs a checked `function`, and the rows with their marks.
 
     broadcast: type of the rows that go to every key group
     """
@@ -255,7 +255,7 @@ def planned_query(
         channel_column(rows, "channel", by_channel)
     key_groups(max_parallelism)
     query = Query(
-        work=work,
+        work=work_of(function),
         key=keys,
         rows=rows.schema,
         result=parsed_schema(output_schema),
@@ -385,7 +385,7 @@ def process_two(
     columns = [*names, *([TIME] if timed else []), *ties, INPUT, *SIDES]
     late_row = StructType([StructField("left", one.rows), StructField("right", two.rows)])
     query = Query(
-        work=Tagged(sendable(function, KeyedCoProcessFunction)),
+        work=work_of(sendable(function, KeyedCoProcessFunction)),
         key=names,
         rows=StructType([both.schema[name] for name in columns]),
         result=parsed_schema(output_schema),
@@ -405,7 +405,8 @@ def process_two(
         side_outputs=side_tags(side_outputs, function),
         key_names=[shown_name(name) for name in one.key],
     )
-    return build(query, both, output_event_time=output_event_time, initial_state=initial_state)
+    start = start_of(initial_state, both)
+    return build(query, both, start=start, output_event_time=output_event_time)
 
 
 @dataclass(frozen=True)
@@ -586,8 +587,7 @@ def process_broadcast(
     rules = data_frame("rules", rules)
     arrow_schema("rules", rules.schema)
     query, rows = planned_query(
-        Broadcasting(sendable(function, KeyedBroadcastProcessFunction)),
-        function,
+        sendable(function, KeyedBroadcastProcessFunction),
         df,
         key,
         output_schema,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,19 +12,28 @@ import pyarrow as pa
 from timerheap._native._core import CurrentKey
 from timerheap._values import records
 from timerheap.broadcast import BroadcastState, KeyedBroadcastProcessFunction, ReadOnlyBroadcastState
-from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, RuntimeContext
+from timerheap.functions import (
+    BatchProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    RuntimeContext,
+)
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import INPUT, SIDES
+from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
+from timerheap.spark._worker.batch_runner import BatchWork
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.row_runner import RowRunner, row_source
+from timerheap.spark._worker.partition import KeyedWork
+from timerheap.spark._worker.row_runner import RowRunner, RowWork, row_source
 from timerheap.spark._worker.states import (
     GroupExpiryClock,
     GroupRuntimeContext,
     RowFunctionContext,
     WithoutStates,
 )
+from timerheap.spark._worker.work import Runner
 from timerheap.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -195,6 +205,17 @@ class BroadcastRunner(RowRunner):
         self._current.current_key = None
 
 
+@dataclass(frozen=True)
+class BroadcastWork(RowWork):
+    """A function with broadcast state, to run row by row."""
+
+    function: Broadcasting
+
+    def runner(self, query: Query, placement: Placement) -> Runner:
+        """Return what runs the function."""
+        return BroadcastRunner(self.function, query, placement.max_parallelism)
+
+
 class Tagged(KeyedProcessFunction):
     """Runs a two-input function on rows that name their input."""
 
@@ -215,3 +236,15 @@ class Tagged(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
         return self.function.on_timer(timestamp, ctx)
+
+
+def work_of(function: object) -> KeyedWork:
+    """Return the work that runs a process function of any kind, which has been checked."""
+    if isinstance(function, BatchProcessFunction):
+        return BatchWork(function)
+    if isinstance(function, KeyedBroadcastProcessFunction):
+        return BroadcastWork(Broadcasting(function))
+    if isinstance(function, KeyedCoProcessFunction):
+        return RowWork(Tagged(function))
+    assert isinstance(function, KeyedProcessFunction)
+    return RowWork(function)

@@ -14,10 +14,11 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
+from timerheap.spark._processors.declared import DeclaredState
 from timerheap.spark._processors.spark_refusals import refusal
 from timerheap.spark._processors.spark_values import LONG
 from timerheap.spark._processors.value_list_map_states import STATES, ProcessorState, Scope
-from timerheap.spark._query import DeclaredState, TimeMode
+from timerheap.spark._query import TimeMode
 from timerheap.spark._worker.states import KeyTimerService
 
 Schema = StructType | str

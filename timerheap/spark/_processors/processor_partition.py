@@ -6,39 +6,39 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 from pyspark.sql.types import StructType
 
 from timerheap._native._core import RowSource
 from timerheap._states import EXPIRING
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._columns import AT
-from timerheap.spark._compat import in_types_of_spark
 from timerheap.spark._exchange.packer import Part, by_key_group, unpack, unpacked_rows
-from timerheap.spark._exchange.placement import Placement, label_of
+from timerheap.spark._exchange.placement import label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.columns import python_values, row_class
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import JournalledTimers, KeyTimers
 from timerheap.spark._group.watermark import WatermarkState, decode_clock, late_in_spark
+from timerheap.spark._processors.declared import DeclaredState, FrameSettings
 from timerheap.spark._processors.processor_handle import ProcessorHandle
 from timerheap.spark._processors.processor_records import FrameRecords, Records, RowRecords
 from timerheap.spark._processors.spark_values import UnsafeOrder, reader_of
-from timerheap.spark._processors.value_list_map_states import Scope
-from timerheap.spark._query import DeclaredState, ProcessorWork, Query
-from timerheap.spark._worker.function_errors import reported
-from timerheap.spark._worker.live_groups import LiveGroups
+from timerheap.spark._processors.value_list_map_states import STATES, Scope
+from timerheap.spark._query import Query
+from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_frames
 from timerheap.spark._worker.partition import Partition
-from timerheap.spark._worker.spark_store import SparkStore
+from timerheap.spark._worker.rehearsal import Rehearsal
 from timerheap.spark._worker.states import GroupExpiryClock, KeyTimerService
+from timerheap.spark._worker.work import Task, TaskPartition, Work
 from timerheap.timer import MIN_WATERMARK
 
 
@@ -282,8 +282,9 @@ def _key_order(columns: list[pa.Array]) -> np.ndarray:
 _log = logging.getLogger("timerheap")
 
 
-def initial_query(query: Query, work: ProcessorWork) -> Query:
+def initial_query(query: Query) -> Query:
     """Return the query whose rows are those of the initial state."""
+    work: ProcessorWork = query.work
     assert work.initial is not None
     return replace(query, rows=work.initial, key=list(work.initial_key))
 
@@ -301,14 +302,12 @@ class ProcessorPartition(Partition):
     not tell. So the first key group of a partition, which sees each watermark, keeps the last one.
     """
 
-    def __init__(
-        self, query: Query, placement: Placement, store: SparkStore, groups: LiveGroups, timer_values: Any
-    ) -> None:
-        assert isinstance(query.work, ProcessorWork)
-        self._work = query.work
+    def __init__(self, work: ProcessorWork, task: Task) -> None:
+        super().__init__(task)
+        query, timer_values = task.query, task.timer_values
+        self._work = work
         self._output = ResultBuffer(query.result_schema)
-        runner = ProcessorRunner(query.work, query, timer_values, self._output)
-        super().__init__(query, placement, runner, store, groups)
+        self._runner = ProcessorRunner(work, query, timer_values, self._output)
         self._watermark: int = timer_values.getCurrentWatermarkInMs()
         self._follows = query.time_mode == "EventTime"
         self._now = self._watermark if self._follows else timer_values.getCurrentProcessingTimeInMs()
@@ -316,11 +315,15 @@ class ProcessorPartition(Partition):
         self._timed = query.time_mode != "None"
         self._done: set[int] = set()  # the partitions that have been run
         self._late_rows = 0
-        runner.open()
+        self._runner.open()
 
-    def run(self, partition: int, parts: list[Part], *_: object) -> Iterator[pd.DataFrame]:
+    def close(self) -> None:
+        """Close the processor."""
+        self._runner.close()
+
+    def run(self, partition: int, packed: list[tuple[int, bytes]]) -> Iterator[pd.DataFrame]:
         """Process the rows of a partition and fire its due timers."""
-        return self._run(partition, parts, partition)
+        return self._run(partition, unpack(self._query, packed)[0], partition)
 
     def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:
         """Fire the due timers in the partition of a key group whose Spark timer has fired.
@@ -346,7 +349,7 @@ class ProcessorPartition(Partition):
                 self._save(key_group, bound, stored, seen, firing=None, first=False, whole=True)
             self._store.settle()
             return
-        initial = initial_query(self._query, self._work)
+        initial = initial_query(self._query)
         parts, _ = unpack(initial, zip(packed["sequence"], packed["blob"], strict=True))
         by_group = by_key_group(parts)
         opened = {group: self._open(group) for group in sorted(by_group)}
@@ -392,7 +395,13 @@ class ProcessorPartition(Partition):
         frames = flat_frames if self._work.has_event_time else result_frames
         late = self._late_rows
         return frames(
-            self._output.table(), self._counted(late_rows=late, dropped_rows=late, out_of_order_rows=0)
+            self._output.table(),
+            self._counted(
+                fired_timers=self._runner.fired_timers,
+                late_rows=late,
+                dropped_rows=late,
+                out_of_order_rows=0,
+            ),
         )
 
     def _is_due(self, manifest: Manifest) -> bool:
@@ -457,30 +466,48 @@ class ProcessorPartition(Partition):
         group.wake_up = self._store.keep_timer(group.wake_up, wanted, now)
 
 
-class BatchProcessorOperator:
-    """Runs a processor on one partition of a batch DataFrame, as one key group (``applyInArrow``)."""
+@dataclass(frozen=True)
+class ProcessorWork(Work):
+    """A StatefulProcessor to run."""
 
-    def __init__(self, query: Query) -> None:
-        assert isinstance(query.work, ProcessorWork)
-        self._query = query
-        self._work = query.work
+    processor: StatefulProcessor
+    style: Literal["rows", "frames"]  # what it receives and yields: Row objects or pandas DataFrames
+    states: dict[str, DeclaredState]  # that its init declares
+    event_time: tuple[str, ...]  # the path of the column with Spark's watermark, whose late rows are dropped
+    initial: StructType | None  # the type of the rows of the initial state
+    initial_key: tuple[str, ...]  # their key columns, whose names may differ from those of the rows
+    zone: str  # time zone of the timestamps that the processor receives
+    frames: FrameSettings
+    has_event_time: bool = False  # whether a column of the results is the event time of what follows
 
-    def __call__(self, packed: pa.Table, initial: pa.Table | None = None) -> pa.Table:
-        """Run the partition of some packed rows; `initial` are those of the initial state."""
-        with reported():
-            return self._processed(packed, initial)
+    def rehearse(
+        self, query: Query, max_parallelism: int, group: KeyGroup | None, streaming: bool
+    ) -> Rehearsal:
+        """Have a key group that the query starts from hold the states that ``init`` has declared."""
+        times_to_live = {}
+        for name, declared in self.states.items():
+            if group is not None and name not in query.drop_state:
+                state = STATES[declared.shape](name, declared, Scope())
+                group.state(name, state.shape, state.type)
+                if state.ttl is not None:
+                    times_to_live[name] = state.ttl
+        return Rehearsal(times_to_live=times_to_live, keeps_expiries=True)
 
-    def _processed(self, packed: pa.Table, initial: pa.Table | None) -> pa.Table:
-        query = self._query
+    def partition(self, task: Task) -> TaskPartition:
+        """Return what runs the processor on a partition of a stream."""
+        return ProcessorPartition(self, task)
+
+    def batch(self, query: Query, packed: pa.Table, initial: pa.Table | None, mail: Mail) -> ResultBuffer:
+        """Run a partition as one key group; `initial` are the rows of the initial state."""
         rows = unpacked_rows(query, packed)
         of_initial, first = query, None
         if initial is not None:
-            of_initial = initial_query(query, self._work)
+            of_initial = initial_query(query)
             first = unpacked_rows(of_initial, initial)
         now = (packed if packed.num_rows or initial is None else initial).column(AT)[0].as_py()
         times = TimerValues() if query.time_mode == "None" else TimerValues(now, -1)
         output = ResultBuffer(query.result_schema)
-        runner = ProcessorRunner(self._work, query, times, output)
+        runner = ProcessorRunner(self, query, times, output)
         runner.open()
         bound = runner.bind(KeyGroup(query.layout))
         runner.initialise(_of(bound, first), of_initial)
@@ -490,7 +517,7 @@ class BatchProcessorOperator:
         elif query.time_mode == "EventTime":
             runner.fire([bound], times.getCurrentWatermarkInMs())
         runner.close()
-        return in_types_of_spark(output.table(), StructType(query.result.fields), packed)
+        return output
 
 
 def _of(bound: BoundGroup, rows: KeyedRows | None) -> list[tuple[BoundGroup, KeyedRows]]:

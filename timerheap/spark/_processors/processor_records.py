@@ -24,7 +24,7 @@ from timerheap._values import detached
 from timerheap.spark._arrow import map_type, narrow
 from timerheap.spark._compat import to_frame, to_record_batch
 from timerheap.spark._group.columns import column_reader, python_values, row_class
-from timerheap.spark._query import FrameSettings
+from timerheap.spark._processors.declared import FrameSettings
 from timerheap.spark._worker.output import ResultBuffer
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, cast
 
 from pyspark.cloudpickle import dumps, loads
 from pyspark.errors import ParseException
-from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from timerheap.spark._compat import refuse_connect
+from timerheap.spark._compat import on_connect, refuse_connect
+from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     data_frame,
@@ -20,18 +22,30 @@ from timerheap.spark._plan.arguments import (
     parsed_schema,
     sendable,
 )
-from timerheap.spark._plan.build import expect_initial_state, hashed, packed
+from timerheap.spark._plan.build import Start, build, packed
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, ungrouped
-from timerheap.spark._plan.progress import observed, output_type
-from timerheap.spark._plan.run_checks import mail
+from timerheap.spark._processors.declared import DeclaredState, FrameSettings
 from timerheap.spark._processors.processor_handle import ProcessorHandle
-from timerheap.spark._processors.processor_partition import BatchProcessorOperator, initial_query
+from timerheap.spark._processors.processor_partition import (
+    ProcessorWork,
+    initial_query,
+)
 from timerheap.spark._processors.value_list_map_states import Scope
-from timerheap.spark._query import DeclaredState, ProcessorWork, Query, TimeMode
-from timerheap.spark._settings import check_settings, frame_settings, is_encrypted
-from timerheap.spark._state.initial_state import InitialState, processor_group, starting_tables
-from timerheap.spark._worker.operator import StreamingOperator, deferred
+from timerheap.spark._query import Query, TimeMode
+from timerheap.spark._settings import (
+    NO_LIMIT,
+    RECORDS,
+    batch_bytes,
+    is_set,
+)
+from timerheap.spark._state.initial_state import InitialState
+from timerheap.spark._state.starts import start_of
+from timerheap.spark._worker.driver_mail import Mail
+from timerheap.spark._worker.rehearsal import Rehearsal
 
+_TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
+_SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
+_BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 _TIME_MODES: dict[str, TimeMode] = {
     "none": "None",
     "processingtime": "ProcessingTime",
@@ -55,7 +69,6 @@ def run_processor(
     """Return the result of a processor; see `timerheap.spark.transform_with_state`."""
     rows, grouping = ungrouped("df", df, "key", key)
     df = data_frame("df", rows)
-    check_settings(df)
     keys = _key_columns("df", df, "key", grouping)
     arrow_schema("df", df.schema)
     key_groups(max_parallelism)
@@ -63,60 +76,69 @@ def run_processor(
     mode = _time_mode(time_mode)
     if not isinstance(output_mode, str):
         raise TypeError(f'output_mode must be "Append" or "Update", got {output_mode!r}')
-    tables = initial_state if isinstance(initial_state, InitialState) else None
-    if tables is not None:
-        expect_initial_state(df, tables)
-    initial, initial_key = (None, []) if tables else _initial_rows(initial_state, df, keys)
+    start: Start | None
+    initial: DataFrame | None = None
+    initial_key: list[str] = []
+    if isinstance(initial_state, InitialState):
+        start = start_of(initial_state, df)
+    else:
+        initial, initial_key = _initial_rows(initial_state, df, keys)
+        start = None if initial is None else _InitialRows(initial)
     handle = _rehearsed(sent, mode)
-    result = parsed_schema(output_schema)
-    spark = df.sparkSession
-    has_event_time = bool(event_time_column_name)
+    event_time = _event_time(df)
     query = Query(
         work=ProcessorWork(
             processor=sent,
             style=style,
             states=handle.declared,
-            event_time=_event_time(df),
+            event_time=event_time,
             initial=None if initial is None else initial.schema,
             initial_key=tuple(initial_key),
-            zone=str(spark.conf.get("spark.sql.session.timeZone")),
-            frames=frame_settings(spark),
-            has_event_time=has_event_time,
+            zone=str(df.sparkSession.conf.get("spark.sql.session.timeZone")),
+            frames=_frame_settings(df.sparkSession),
+            has_event_time=bool(event_time_column_name),
         ),
         key=keys,
         rows=df.schema,
-        result=result,
+        result=parsed_schema(output_schema),
         event_time=None,
         watermarks=(),
         channels=(),
         order="arrival",
         time_mode=mode,
         max_parallelism=max_parallelism,
+        announces=event_time != () and mode == "EventTime",
         drop_state=tuple(sorted(handle.deleted)),
-        encrypted=is_encrypted(spark),
     )
-    letters = mail(df.sparkSession)
-    groups = packed(query, df, letters)
-    first = None if initial is None else packed(_of_initial(query), initial, letters)
-    if tables is not None:
-        group = processor_group(query, cast(ProcessorWork, query.work))
-        first = starting_tables(tables, query, spark, *group, hashed)
-    if df.isStreaming:
-        operator = StreamingOperator(query, letters)
-        output = groups.transformWithStateInPandas(
-            deferred(operator),
-            output_type(result, flat=has_event_time),
-            output_mode,
-            mode,
-            first,
-            event_time_column_name,
-        )
-        return observed(output, df)
-    on_batch = BatchProcessorOperator(query)
-    if first is None:
-        return groups.applyInArrow(lambda rows: on_batch(rows), result)  # counts parameters
-    both = first.cogroup(groups)
-    return both.applyInArrow(lambda initial, rows: on_batch(rows, initial), result)
+    return build(query, df, start=start, output_mode=output_mode, event_time_column=event_time_column_name)
+
+
+@dataclass(frozen=True)
+class _InitialRows:
+    """Rows for ``handleInitialState``; see `timerheap.spark._plan.build.Start`."""
+
+    rows: DataFrame
+
+    def group(self, query: Query) -> None:
+        """Return None: the rows bring no states."""
+
+    def partitions(
+        self, query: Query, letters: Mail, rehearsal: Rehearsal, group: KeyGroup | None
+    ) -> GroupedData:
+        """Return the rows, packed."""
+        return packed(initial_query(query), self.rows, letters)
+
+
+def _frame_settings(spark: SparkSession) -> FrameSettings:
+    """Return the settings of a session for DataFrames, which on Spark Connect may have any size."""
+    rows = int(spark.conf.get(RECORDS) or 0)
+    return FrameSettings(
+        rows=rows if rows > 0 else NO_LIMIT,
+        nbytes=NO_LIMIT if on_connect(spark) else batch_bytes(spark),
+        ints_to_decimals=is_set(spark, _TO_DECIMAL),
+        safe=is_set(spark, _SAFELY),
+        by_name=is_set(spark, _BY_NAME),
+    )
 
 
 def _key_columns(source: str, df: DataFrame, argument: str, key: object) -> list[str]:
@@ -129,10 +151,6 @@ def _key_columns(source: str, df: DataFrame, argument: str, key: object) -> list
             f"it with {source}.withColumn() first"
         )
     return key_columns(df, argument, names)
-
-
-def _of_initial(query: Query) -> Query:
-    return initial_query(query, cast(ProcessorWork, query.work))
 
 
 def _time_mode(time_mode: object) -> TimeMode:

@@ -12,9 +12,9 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
 from timerheap._native._core import CurrentKey
+from timerheap.spark._processors.declared import DeclaredState
 from timerheap.spark._processors.spark_refusals import refusal
 from timerheap.spark._processors.spark_values import StructCodec, UnsafeOrder
-from timerheap.spark._query import DeclaredState
 from timerheap.spark._worker.states import CONTENTS, KeyTimerService
 from timerheap.state_ttl import StateTtlConfig
 

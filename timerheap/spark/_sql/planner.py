@@ -70,7 +70,11 @@ from timerheap.spark._sql.window_columns import (
 )
 from timerheap.spark._windows.spark_aggregates import resolve_aggregate
 from timerheap.spark._windows.window_runner import WINDOW_BOUND
-from timerheap.spark._windows.windows import Source, WindowPlan
+from timerheap.spark._windows.windows import (
+    Source,
+    WindowPlan,
+)
+from timerheap.spark._worker.batch_runner import BatchWork
 from timerheap.tvf.slices import SessionUnsliceAssigner, SliceAssigner, TumblingSliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 
@@ -516,7 +520,7 @@ class _Planner:
         late_columns = _visible(sources[0].df) if emits else []
         strategies = tuple(source.strategy for source in sources)
         query = Query(
-            work=work,
+            work=BatchWork(work),
             key=by if KEY in by[0] else key_columns(df, "PARTITION BY", by),
             rows=StructType(rows + [StructField(name, LongType(), False) for name in ARRIVAL if local]),
             result=StructType(result),

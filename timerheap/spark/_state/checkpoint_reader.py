@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -37,9 +37,9 @@ from timerheap.spark._group.checkpoint import (
     EVENT_TIMERS,
     KEYS,
     MANIFEST,
+    OWN,
     PROCESSING_TIMERS,
     ROWS,
-    SLICES,
     TIMER_NAMES,
     USER_STATE,
     Manifest,
@@ -47,12 +47,10 @@ from timerheap.spark._group.checkpoint import (
     read_schema,
 )
 from timerheap.spark._group.growing_state import restored_state
-from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.keys import shown_keys
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
-from timerheap.spark._query import Query
 from timerheap.spark._state import state_tables as tables
-from timerheap.spark._state.state_tables import INITIAL, TIMESTAMP, Splitter, readable
+from timerheap.spark._state.state_tables import TIMESTAMP, readable
 from timerheap.spark._worker.spark_store import LEDGER, Ledger, expect_whole, foreign
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkStatus, WatermarkStrategy
@@ -224,7 +222,7 @@ class Survey:
     @property
     def windows(self) -> StoredPart | None:
         """The windows."""
-        return self._part(SLICES)
+        return self._part(OWN)
 
     @property
     def states(self) -> dict[str, list[StoredPart]]:
@@ -472,7 +470,7 @@ class CheckpointState:
         bounds = ["session_start", "session_end"] if session else ["slice_end"]
         own = [(name, pa.timestamp("us")) for name in bounds]
         own += [(_accumulator(field.name), field.type) for field in _accumulators(part)]
-        return self._table(tables.windows, [KEYS, SLICES], self._with_keys(own))
+        return self._table(tables.windows, [KEYS, OWN], self._with_keys(own))
 
     def groups(self) -> DataFrame:
         """Return the key groups, one a row.
@@ -651,29 +649,3 @@ def _accumulator(name: str) -> str:
     """Return the shown name of an accumulator: 'sum_0' for '0.sum' behind `ACCUMULATOR`."""
     number, _, field = name.removeprefix(ACCUMULATOR).partition(".")
     return f"{field}_{number}"
-
-
-def starting_group(state: CheckpointState, query: Query) -> KeyGroup:
-    """Return a key group of a new query with the keys and states of the checkpoint, but no contents.
-
-    Raises ValueError if the new query has other keys, timers or windows.
-    """
-    group = KeyGroup(query.layout)
-    for kind, name, schema in state._survey.parts:
-        if kind == SLICES:
-            raise ValueError(
-                "initial_state must be the state of process() or process_two(), got that of "
-                f"{state.checkpoint!r}, which has the windows {name}"
-            )
-        name = query.rename_state.get(name, name)
-        if kind < USER_STATE or (name not in query.drop_state and name not in group.states):
-            group.part(kind, name, schema).replay(pa.RecordBatch.from_pylist([], schema))
-    return group.loaded()
-
-
-def starting_partitions(state: CheckpointState, query: Query) -> GroupedData:
-    """Return the state split by the key groups of a new query, grouped as its packed rows are."""
-    splitter = Splitter(query)
-    groups = state._chunks.where(F.col("kind") != LEDGER)
-    split = groups.groupBy("label").applyInArrow(lambda chunks: splitter(chunks), INITIAL)
-    return split.groupBy("label")

@@ -40,13 +40,12 @@ from timerheap.spark._group.growing_state import log_type
 from timerheap.spark._group.key_group import (
     BROADCAST_STATE,
     StoredGroup,
-    contents_of,
-    keyed,
+    StoredOwn,
     load_group,
-    named_timers,
-    split,
 )
 from timerheap.spark._group.keys import shown_keys
+from timerheap.spark._group.split import contents_of, keyed, named_timers, split
+from timerheap.spark._group.tables import latest_versions, with_version
 from timerheap.spark._group.timers import PUSH
 from timerheap.spark._group.timers import SCHEMA as TIMERS
 from timerheap.spark._query import Query
@@ -214,9 +213,9 @@ def buffered_rows(names: list[str], group: StoredGroup, key_group: int) -> Colum
 
 def windows(group: StoredGroup, key_group: int) -> Columns:
     """Yield the windows: keys, the start of a session, the end, the accumulators, key group."""
-    if group.windows is None:
+    if group.stored_own is None:
         return
-    rows = group.windows.rows()
+    rows = _accumulators(group.stored_own)
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     ids, end = (columns.pop(name).to_numpy() for name in (KEY_HASH, SLICE_END))
     bounds = [end]
@@ -231,6 +230,15 @@ def windows(group: StoredGroup, key_group: int) -> Columns:
     ]
 
 
+def _accumulators(stored: StoredOwn) -> pa.RecordBatch:
+    """Return a row for each accumulator of windows, with 64-bit offsets."""
+    if not stored.chunks:
+        return widen(pa.RecordBatch.from_pylist([], stored.schema))
+    sessions = SESSION_START in stored.schema.names
+    group, version = (KEY_HASH, SESSION_START) if sessions else (SLICE_END, KEY_HASH)
+    return with_version(latest_versions(stored.chunks, group, version), version)
+
+
 def groups(group: StoredGroup, key_group: int) -> Columns:
     """Yield a row for the group: see `timerheap.spark.CheckpointState.groups`."""
     manifest = group.manifest
@@ -243,7 +251,7 @@ def groups(group: StoredGroup, key_group: int) -> Columns:
         *(_counted(len(each)) for each in times),
         *(readable(each.min(initial=never, keepdims=True)) for each in times),
         _counted(len(group.rows)),
-        _counted(0 if group.windows is None else group.windows.rows().num_rows),
+        _counted(0 if group.stored_own is None else _accumulators(group.stored_own).num_rows),
         pa.array([list(sizes.items())], pa.map_(pa.string(), pa.int64())),
         _counted(manifest.late_rows),
         _counted(sum(run.nbytes for run in manifest.runs)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 from timerheap._native._core import TimerHeap
 from timerheap.spark._arrow import widen
 from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END
-from timerheap.spark._group.checkpoint import SLICES
+from timerheap.spark._group.checkpoint import OWN
 from timerheap.spark._group.memory import PROCESS, Block, Memory
 from timerheap.spark._group.tables import latest_versions, with_version
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec
@@ -83,6 +84,23 @@ class BatchLog:
         return [(block.at, size) for block, size in self._blocks]
 
 
+@dataclass(frozen=True)
+class OpenWindows:
+    """What a query's key groups have for its windows; see `timerheap.spark._group.key_group.OwnLayout`."""
+
+    spec: WindowSpec
+
+    @property
+    def name(self) -> str:
+        """Describe the windows and their aggregates."""
+        return self.spec.name
+
+    def part(self, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> WindowsPart:
+        """Return the windows of one key group."""
+        sliced = isinstance(self.spec.assigner, SliceAssigner)
+        return (SlicesPart if sliced else SessionsPart)(self.spec, memory, head)
+
+
 class WindowsPart(ABC):
     """Windows whose accumulators are checkpointed in groups: by slice, or by key.
 
@@ -91,10 +109,10 @@ class WindowsPart(ABC):
     windows.
     """
 
-    kind = SLICES
+    kind = OWN
     id_column = 0
-    _losses: int
     windows: GlobalWindowAggregate | SessionWindowAggregate
+    _losses: int
     _group: ClassVar[str]  # the column with the group of an accumulator
     _version: ClassVar[str]  # a column that is null only in rows that delete
     _more: ClassVar[list[pa.Field]] = []  # columns after those of `PartialColumns`
@@ -130,8 +148,21 @@ class WindowsPart(ABC):
         return with_version(self.merge(batches), self._version)
 
     def count_losses(self) -> int:
-        """Return how many slices were removed, or how many keys lost their last session."""
+        """Return the number of slices that were removed, or of keys that lost their last session."""
         return self._losses
+
+    def pending(self, event_time: bool) -> tuple[int, int | None]:
+        """Return the number of timers of a time domain, and when the next is due."""
+        if self.windows.assigner.is_event_time != event_time:
+            return 0, None
+        return len(self.windows.timers), self.windows.next_timer()
+
+    def misfit(self, stored: str) -> ValueError:
+        """Return the error for a checkpoint that has other windows."""
+        return ValueError(
+            f"the checkpoint has the windows {stored}, and the query has {self.name}; keep the "
+            "windows and their aggregates as they were, or start a new checkpoint"
+        )
 
     def ids(self) -> np.ndarray:
         """Return the ids of the keys that have accumulators."""
@@ -256,30 +287,3 @@ class SessionsPart(WindowsPart):
     def _restore(self, rows: pa.RecordBatch, watermark: int, timers: TimerHeap | None = None) -> None:
         starts, sessions = rows.column(SESSION_START).to_numpy(), self.columns.from_arrow(rows)
         self.windows.restore(starts, sessions, watermark, timers=timers)
-
-
-def part_of(windows: WindowSpec) -> type[WindowsPart]:
-    """Return the class of the part for these windows."""
-    return SlicesPart if isinstance(windows.assigner, SliceAssigner) else SessionsPart
-
-
-class StoredWindows:
-    """Windows as they are stored, read without their aggregates."""
-
-    def __init__(self, name: str, schema: pa.Schema) -> None:
-        self.name = name
-        self._schema = schema
-        self._replayed: list[pa.RecordBatch] = []
-
-    def replay(self, batch: pa.RecordBatch) -> None:
-        self._replayed.append(widen(batch))
-
-    def reserve(self, times: float) -> None:
-        """Do nothing: chunks are kept until `rows`."""
-
-    def rows(self) -> pa.RecordBatch:
-        """Return a row for each accumulator, with 64-bit offsets."""
-        if not self._replayed:
-            return widen(pa.RecordBatch.from_pylist([], self._schema))
-        part = SessionsPart if SESSION_START in self._schema.names else SlicesPart
-        return with_version(latest_versions(self._replayed, part._group, part._version), part._version)

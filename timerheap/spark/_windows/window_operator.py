@@ -219,7 +219,6 @@ def window_operator(
     hosted._timers_wait = int(isinstance(assigner, MergingWindowAssigner))
     query, marked = planned_query(
         sendable(hosted, KeyedProcessFunction),
-        hosted,
         rows,
         grouping,
         _result_type(labels, result),

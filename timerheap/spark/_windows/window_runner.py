@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ import pyarrow as pa
 from timerheap._values import Misfit
 from timerheap.spark._arrow import KeyedRows, narrow_column
 from timerheap.spark._columns import EARLY, KEY_HASH, shown_name
+from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._query import Query, WindowWork
-from timerheap.spark._windows.partial_columns import input_column
+from timerheap.spark._query import Query
+from timerheap.spark._windows.open_windows import WindowsPart
+from timerheap.spark._windows.partial_columns import WindowSpec, input_column
 from timerheap.spark._worker.output import ResultBuffer, column_of
-from timerheap.spark._worker.row_runner import RowsAhead
+from timerheap.spark._worker.partition import KeyedWork
+from timerheap.spark._worker.work import RowsAhead, Runner
 from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf.window_aggregate import GlobalWindowAggregate, WindowResults
 
@@ -27,26 +31,38 @@ Windows with the same time are emitted in one micro-batch.
 _WINDOWS_AT_ONCE = 4096  # of a key; more would only take memory
 
 
-class WindowRunner:
-    """Runs windows; see `timerheap.spark._worker.partition.Runner`."""
+@dataclass(frozen=True)
+class WindowWork(KeyedWork):
+    """Windows to aggregate."""
+
+    spec: WindowSpec
+    keys: list[str]  # of the result
+    inputs: dict[str, np.dtype[Any]]  # columns that the aggregates read, and the types they read them as
+    pre_aggregated: bool  # in the pack stage by key and slice; otherwise the operator gets the rows
+    results: list[pa.Field]  # one for each aggregate
+    emit_every: int | None  # ms of event time
+    bounds: list[pa.Field]  # of the result: the start, the end and the time of the window
+
+    def runner(self, query: Query, placement: Placement) -> Runner:
+        """Return what runs the windows."""
+        return WindowRunner(self, query)
+
+
+class WindowRunner(Runner):
+    """Runs windows."""
+
+    decides_lateness = True  # a row is late when its slice is over
+    fired_timers = 0
 
     def __init__(self, work: WindowWork, query: Query) -> None:
         self._work = work
         self._late_columns, self._names = list(query.late_columns), query.result.names
         self.rows_ahead = RowsAhead()  # none: a window has its rows in any order
-        self.fired_timers = 0
-        self.metrics = None
-
-    def open(self) -> None:
-        """Do nothing: windows have no function to open."""
-
-    def close(self) -> None:
-        """Do nothing: windows have no function to close."""
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
-        assert group.slices is not None
-        self._group, self._slices, self._output = group, group.slices, output
-        self._windows = group.slices.windows
+        assert isinstance(group.own, WindowsPart)
+        self._group, self._open, self._output = group, group.own, output
+        self._windows = group.own.windows
         self._now = now
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
@@ -61,7 +77,7 @@ class WindowRunner:
             assert isinstance(self._windows, GlobalWindowAggregate)
             before = self._windows.late_rows
             slices = rows.append_column(KEY_HASH, pa.array(waiting.ids))
-            self._windows.merge(self._slices.columns.from_arrow(slices))
+            self._windows.merge(self._open.columns.from_arrow(slices))
             self._group.late_rows += self._windows.late_rows - before
             return
         inputs = {name: input_column(rows.column(name), dtype) for name, dtype in self._work.inputs.items()}

@@ -45,9 +45,12 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import Input, build, kept_only, marked, planned, time_mode
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns
-from timerheap.spark._query import Late, NullTime, Query, WindowWork
-from timerheap.spark._windows.partial_columns import WindowSpec
+from timerheap.spark._query import Late, NullTime, Query, TimeColumn
+from timerheap.spark._windows.local_stage import LocalStage
+from timerheap.spark._windows.open_windows import OpenWindows
+from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec
 from timerheap.spark._windows.spark_aggregates import ResolvedAggregate, UserAggregate, resolve_aggregate
+from timerheap.spark._windows.window_runner import WindowWork
 from timerheap.tvf.slices import (
     CumulativeSliceAssigner,
     HoppingSliceAssigner,
@@ -146,10 +149,23 @@ class WindowPlan:
             late_row=late_row if source.late == "emit" else None,
             late_columns=tuple(late_columns),
             key_names=[shown_name(name) for name in self.keys],
+            **self._stages(keys),
         )
         result = build(query, rows, each_batch=source.each_batch)
         shown = list(map(shown_name, result.columns))
         return result if shown == result.columns else result.toDF(*shown)
+
+    def _stages(self, keys: list[str]) -> dict[str, Any]:
+        """Return what the pack stage makes of rows and what key groups have, as fields of a `Query`."""
+        time, spec = self.source.time, self._spec()
+        found: dict[str, Any] = {"own": OpenWindows(spec)}
+        if time is not None:
+            found["times"] = (TimeColumn("time", time, "df"),)
+        if time is not None and not self._needs_rows:
+            _, *slices = PartialColumns(spec).schema  # whose ids each key group assigns itself
+            found["reduce"] = LocalStage(spec, keys, time, self.dtypes)
+            found["reduced"] = pa.schema(slices)
+        return found
 
     def _with_times(self) -> DataFrame:
         """Return the rows that meet the condition of the source, and those that have a time to observe."""

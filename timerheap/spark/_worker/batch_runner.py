@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -21,12 +21,14 @@ from timerheap.metrics import Metrics
 from timerheap.output_tag import is_tagged
 from timerheap.spark._arrow import KeyedRows, fitting, narrow
 from timerheap.spark._columns import shown_name
+from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.timers import JournalledTimers
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.row_runner import RowsAhead
+from timerheap.spark._worker.partition import KeyedWork
+from timerheap.spark._worker.rehearsal import Rehearsal, rehearsed
 from timerheap.spark._worker.states import (
     BatchGroupRuntimeContext,
     GroupExpiryClock,
@@ -34,6 +36,7 @@ from timerheap.spark._worker.states import (
     endless,
     no_processing_time,
 )
+from timerheap.spark._worker.work import RowsAhead, Runner
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, TimerBatch
 
@@ -483,15 +486,17 @@ class _Context(WithoutStates, BatchProcessFunction.Context):
         return self.ended
 
 
-class BatchRunner:
-    """Runs one copy of a function; see `timerheap.spark._worker.partition.Runner`."""
+class BatchRunner(Runner):
+    """Runs one copy of a function, on many rows or timers at once."""
+
+    fired_timers = 0
 
     def __init__(self, function: BatchProcessFunction, query: Query, max_parallelism: int) -> None:
         self._function = function
+        self.any_order = function._takes_all and function._any_order
         self._timed = query.event_time is not None
         self._schema = pa.schema([query.schema.field(name) for name in query.seen_rows.names])
         self.rows_ahead = RowsAhead()
-        self.fired_timers = 0
         self._current = _CurrentKey()
         self._states = BatchGroupRuntimeContext(self._current, max_parallelism)
         self._states.clock = self._clock = GroupExpiryClock()
@@ -658,3 +663,21 @@ def _detached(batch: Any) -> Any:
         columns = [pa.concat_arrays([column]) for column in batch.columns]
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
     return batch
+
+
+@dataclass(frozen=True)
+class BatchWork(KeyedWork):
+    """A function to run on many rows or timers at once."""
+
+    function: BatchProcessFunction
+
+    def rehearse(
+        self, query: Query, max_parallelism: int, group: KeyGroup | None, streaming: bool
+    ) -> Rehearsal:
+        """Open a copy of the function."""
+        context = BatchGroupRuntimeContext(_CurrentKey(), max_parallelism)
+        return rehearsed(self.function, context, query, group, streaming)
+
+    def runner(self, query: Query, placement: Placement) -> Runner:
+        """Return what runs the function."""
+        return BatchRunner(self.function, query, placement.max_parallelism)

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import json
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from timerheap.functions import BatchProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._columns import TIME, shown_name
 from timerheap.spark._exchange.observations import counts_of, merged
-from timerheap.spark._exchange.packer import Part, by_key_group
+from timerheap.spark._exchange.packer import broadcast_rows, by_key_group, pairs_of, unpack, unpacked_rows
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
-from timerheap.spark._group.key_group import KeyGroup, restore
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.split import restore
 from timerheap.spark._group.watermark import WatermarkState, is_late
-from timerheap.spark._process.wrapped_runners import BroadcastRunner
 from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import Mail
-from timerheap.spark._worker.live_groups import LiveGroups
 from timerheap.spark._worker.output import ResultBuffer, result_frames
-from timerheap.spark._worker.row_runner import RowsAhead
-from timerheap.spark._worker.spark_store import SparkStore
+from timerheap.spark._worker.work import Runner, Task, TaskPartition, Work
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness, shown_time
 
 Combine = Literal["sum", "min", "max"]
@@ -127,61 +125,6 @@ class TaskMetrics:
         return pa.array([json.dumps(objects)])
 
 
-class TaskRunner(Protocol):
-    """Runs the work of a query in one task."""
-
-    @property
-    def fired_timers(self) -> int:
-        """The number of timers that have fired so far, or of windows."""
-
-    def close(self) -> None:
-        """End the task."""
-
-
-class Runner(TaskRunner, Protocol):
-    """Runs the work of a query in one task, on one key group after the other.
-
-    The operator calls `open`, then for each key group of each micro-batch `begin`, `process` and `advance` or
-    `replay` in their place, and `advance_clock`; finally `close`.
-
-    rows_ahead: the rows that were processed ahead of due timers
-    """
-
-    rows_ahead: RowsAhead
-
-    @property
-    def metrics(self) -> Metrics | None:
-        """The metrics of the function, None if it has none."""
-
-    def open(self) -> None:
-        """Prepare for the first key group."""
-
-    def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
-        """Begin a key group, at its watermark.
-
-        now: time of the micro-batch in epoch ms, None in a query without processing time
-        output: receives the results
-        """
-
-    def process(self, rows: KeyedRows, watermark: int) -> None:
-        """Process rows in the order of arrival; `watermark` follows, so that timers up to it are due."""
-
-    def replay(self, rows: KeyedRows, order: np.ndarray, watermark: int) -> None:
-        """Process rows in event-time order, fire timers between them, and advance to `watermark`.
-
-        The watermark is t - 1 while rows of timestamp t are processed.
-
-        order (int64, shape (n,)): the positions of the rows to process, in event-time order; there may be
-            other rows
-        """
-
-    def advance(self, watermark: int) -> None:
-        """Advance the watermark, and fire the event-time timers that it passes."""
-
-    def advance_clock(self, now: int) -> None:
-        """Fire the processing-time timers before `now`."""
-
-
 def run_key_group(
     query: Query,
     runner: Runner,
@@ -199,16 +142,13 @@ def run_key_group(
     before = group.watermark
     runner.begin(group, now, output)
     if broadcast is not None:
-        assert isinstance(runner, BroadcastRunner)
         runner.broadcast(broadcast)
-    admitted = _admit(query, group, rows, output) if rows is not None else None
+    admitted = None if rows is None else _admit(query, runner, group, rows, output)
     group.watermark = watermark
     if query.order == "event_time":
         if admitted is not None:
             group.rows.append(admitted)
-        work = query.work
-        in_order = not (isinstance(work, BatchProcessFunction) and work._takes_all and work._any_order)
-        runner.replay(*group.rows.release(watermark, in_order), watermark)
+        runner.replay(*group.rows.release(watermark, in_order=not runner.any_order), watermark)
     else:
         if admitted is not None:
             runner.process(admitted, watermark)
@@ -218,10 +158,9 @@ def run_key_group(
         runner.advance_clock(now)
 
 
-def _admit(query: Query, group: KeyGroup, rows: KeyedRows, output: ResultBuffer) -> KeyedRows:
+def _admit(query: Query, runner: Runner, group: KeyGroup, rows: KeyedRows, output: ResultBuffer) -> KeyedRows:
     """Return the rows that are not late."""
-    timed = query.event_time in query.schema.names
-    if timed and query.windows is None:  # in windows a row is late when its slice is over
+    if query.event_time in query.schema.names and not runner.decides_lateness:
         late = is_late(rows.timestamps, group.watermark)
         group.late_rows += int(np.count_nonzero(late))
         if late.any() and query.late != "process":
@@ -258,27 +197,15 @@ class _Clock(NamedTuple):
         return cls(state.watermark, state.newest(), state.next_change(), data, new)
 
 
-class Partition:
+class Partition(TaskPartition):
     """The key groups of one partition in one micro-batch, as they are stored, and the metrics of them all."""
 
-    def __init__(
-        self,
-        query: Query,
-        placement: Placement,
-        runner: TaskRunner,
-        store: SparkStore,
-        groups: LiveGroups,
-    ) -> None:
-        self._query = query
-        self._placement = placement
-        self._runner: Any = runner
-        self._store = store
-        self._groups = groups
+    def __init__(self, task: Task) -> None:
+        self._query = task.query
+        self._placement = task.placement
+        self._store = task.store
+        self._groups = task.groups
         self._metrics = TaskMetrics()
-
-    def close(self) -> None:
-        """End the task."""
-        self._runner.close()
 
     def _load(self, key_group: int) -> tuple[KeyGroup, Stored]:
         label = label_of(key_group)
@@ -317,7 +244,6 @@ class Partition:
         """Return the metrics since the last call, given what the task has counted so far."""
         counts = self._groups.counts
         self._metrics.add_totals(
-            fired_timers=self._runner.fired_timers,
             groups_handed_over=counts.handed_over,
             groups_loaded=counts.loaded,
             **totals,
@@ -326,48 +252,35 @@ class Partition:
         return self._metrics.take(metrics)
 
 
-class FunctionPartition(Partition):
-    """Runs the key groups of one partition in one micro-batch, each at most once.
+class GroupwisePartition(Partition):
+    """Runs the key groups of one partition in one micro-batch, each at most once, one after the other."""
 
-    `run` is the run of the query, and `timer_values` are the times of the micro-batch. The sources are
-    `drained` if the run before it has read all rows that there were.
-    """
-
-    def __init__(
-        self,
-        query: Query,
-        placement: Placement,
-        runner: Runner,
-        store: SparkStore,
-        groups: LiveGroups,
-        mail: Mail,
-        run: str | None,
-        timer_values: Any,
-        drained: bool,
-    ) -> None:
-        super().__init__(query, placement, runner, store, groups)
-        self._mail = mail
-        self._run = run
-        self._drained = drained
-        clocked = query.time_mode == "ProcessingTime"
-        self._now: int | None = timer_values.getCurrentProcessingTimeInMs() if clocked else None
+    def __init__(self, task: Task, runner: Runner) -> None:
+        super().__init__(task)
+        self._runner = runner
+        self._mail = task.mail
+        self._run = task.run
+        self._drained = task.drained
+        clocked = task.query.time_mode == "ProcessingTime"
+        self._now: int | None = task.timer_values.getCurrentProcessingTimeInMs() if clocked else None
         self._wall_clock = time.time_ns() // 1_000_000 if self._now is None else self._now
         self._shared: _Clock | None = None  # by all key groups
         self._dropped = 0  # late rows
         self._done: set[int] = set()
         self._is_first_task = False
 
-    def run(
-        self,
-        partition: int,
-        parts: list[Part],
-        observed: pa.Table,
-        broadcast: pa.Table | None = None,
-    ) -> Iterator[pd.DataFrame]:
+    def close(self) -> None:
+        """Close the function."""
+        self._runner.close()
+
+    def run(self, partition: int, packed: list[tuple[int, bytes]]) -> Iterator[pd.DataFrame]:
         """Run the key groups of a partition.
 
         Many results are sent before the next group runs, so that Spark writes them meanwhile.
         """
+        parts, observed = unpack(self._query, packed)
+        rules = self._query.broadcast
+        broadcast = None if rules is None else broadcast_rows(rules, packed)
         self._is_first_task = partition == 0
         self._metrics.add(**counts_of(observed))
         by_group = by_key_group(parts)
@@ -482,8 +395,6 @@ class FunctionPartition(Partition):
         if now is None:
             return
         times = [clock.next_change, group.next_due(event_time=False)]
-        if group.slices is not None and self._query.event_time is None:
-            times.append(group.slices.windows.next_timer())
         if self._is_first(key_group):
             times.append(now)
         next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
@@ -500,7 +411,10 @@ class FunctionPartition(Partition):
             )
         if self._dropped:
             self._warn_of_late_rows()
-        counted = self._counted(own, out_of_order_rows=self._runner.rows_ahead.count)
+        runner = self._runner
+        counted = self._counted(
+            own, fired_timers=runner.fired_timers, out_of_order_rows=runner.rows_ahead.count
+        )
         yield from result_frames(output.table(), counted)
 
     def _warn_of_rows_ahead(self, channel: str | None, time: int) -> None:
@@ -525,3 +439,31 @@ class FunctionPartition(Partition):
             self._dropped,
         )
         self._dropped = 0
+
+
+class KeyedWork(Work):
+    """Work that runs each key group by itself, as `run_key_group` does."""
+
+    @abstractmethod
+    def runner(self, query: Query, placement: Placement) -> Runner:
+        """Return what runs it in one task."""
+
+    def partition(self, task: Task) -> TaskPartition:
+        """Return what runs the key groups of a partition."""
+        runner = self.runner(task.query, task.placement)
+        runner.open()
+        return GroupwisePartition(task, runner)
+
+    def batch(self, query: Query, packed: pa.Table, initial: pa.Table | None, mail: Mail) -> ResultBuffer:
+        """Run the keys of a partition as one key group, up to the end of time."""
+        rows, broadcast = unpacked_rows(query, packed), None
+        if query.broadcast is not None:
+            broadcast = broadcast_rows(query.broadcast, pairs_of(packed))
+        runner = self.runner(query, Placement.running(query.max_parallelism))
+        output = ResultBuffer(*query.outputs)
+        runner.open()
+        run_key_group(query, runner, KeyGroup(query.layout), rows, None, MAX_WATERMARK, output, broadcast)
+        runner.close()
+        for about, message in runner.rows_ahead.warnings.items():
+            mail.warn([message], about)
+        return output

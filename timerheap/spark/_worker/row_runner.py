@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from heapq import heappop
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +17,6 @@ from timerheap._moments import OUT_OF_RANGE
 from timerheap._native._core import (
     ColumnReader,
     CurrentKey,
-    IdIndex,
     KnownKeys,
     RowLoop,
     RowSource,
@@ -28,19 +26,24 @@ from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._columns import HIDDEN, TIME, visible
 from timerheap.spark._compat import to_tuples
+from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.columns import changeable_class, column_reader, local_times
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import KeyTimers, due_keys
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.partition import KeyedWork
+from timerheap.spark._worker.rehearsal import Rehearsal, rehearsed
 from timerheap.spark._worker.states import (
+    GroupRuntimeContext,
     KeyTimerService,
     RowExpiryClock,
     RowFunctionContext,
     RowRuntimeContext,
     no_processing_time,
 )
+from timerheap.spark._worker.work import RowsAhead, Runner
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import TimestampAssigner
@@ -178,86 +181,11 @@ class VisibleRows:
         return self._process_element(row, ctx)
 
 
-class RowsAhead:
-    """Counts the rows that were processed ahead of a due timer of their key, and what else to warn of.
-
-    In event-time order the timer would have fired first. A timer is due if its timestamp is at most the
-    watermark that follows on the rows.
-
-    count: the number of such rows so far
-    warnings: a message about the first of them, and one about a timer that is far too early, by "about"
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.warnings: dict[str, str] = {}
-        self._timers: dict[int, list[tuple[int, int]]] = {}
-
-    def begin(self, group: KeyGroup, watermark: int) -> None:
-        """Begin the rows of a key group, on which `watermark` follows."""
-        self._group, self._watermark = group, watermark
-
-    def due(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the key ids and the timestamps of the due timers, both of shape (n,)."""
-        heap = self._group.event_timers.heap
-        rows = heap._due_rows(self._watermark)
-        return heap.key_hashes[rows], heap.timestamps[rows]
-
-    def due_by_key(self) -> dict[int, list[tuple[int, int]]]:
-        """Return a heap of (timestamp, namespace) of each key's due timers, to which more may be pushed."""
-        heap = self._group.event_timers.heap
-        rows = heap._due_rows(self._watermark)
-        columns = (column[rows].tolist() for column in (heap.timestamps, heap.key_hashes, heap.namespaces))
-        due = sorted(zip(*columns, strict=True))
-        self._timers = {}
-        for timestamp, id_, namespace in due:  # a sorted list is a heap
-            self._timers.setdefault(id_, []).append((timestamp, namespace))
-        return self._timers
-
-    def check(self, id_: int, timestamp: int) -> None:
-        """Check a row of a key in `due_by_key` that is about to be processed."""
-        timers, heap = self._timers[id_], self._group.event_timers.heap
-        while (timers[0][0], id_, timers[0][1]) not in heap:  # deleted
-            heappop(timers)
-            if not timers:
-                del self._timers[id_]
-                return
-        if timers[0][0] < timestamp:
-            self._add(1, timestamp, timers[0][0])
-
-    def check_many(self, rows: KeyedRows, before: tuple[np.ndarray, np.ndarray]) -> None:
-        """Check rows that were processed in one call; `before` is what `due` returned before the call."""
-        ids, timestamps = (np.concatenate(pair) for pair in zip(before, self.due(), strict=True))
-        if not len(ids):
-            return
-        latest_first = np.argsort(timestamps)[::-1]
-        earliest = IdIndex()
-        earliest.put_many(ids[latest_first], timestamps[latest_first])  # of an id the last value stays
-        timers, found = earliest.find_many(rows.ids)
-        ahead = np.flatnonzero(found & (timers < rows.timestamps))
-        if len(ahead):
-            row = ahead[0]
-            self._add(len(ahead), int(rows.timestamps[row]), int(timers[row]))
-
-    def _add(self, count: int, timestamp: int, timer: int) -> None:
-        self.count += count
-        if "rows ahead" not in self.warnings:
-            self.warnings["rows ahead"] = (
-                f"in order of arrival, a row with timestamp {timestamp} was processed before a timer of its "
-                f'key at {timer}, which was due; order="event_time" fires the timer first'
-            )
-
-    def too_early(self, timer: int, now: int) -> None:
-        """Warn of a timer that is more than 30 years before its row."""
-        if "too early" not in self.warnings:
-            self.warnings["too early"] = (
-                f"a timer was registered for {timer}, more than 30 years before {now}, the time of its row; "
-                "timers are in epoch milliseconds: pass seconds * 1000, or a datetime"
-            )
+_AHEAD = 1 << 16  # timers whose keys are looked up at once
 
 
-class RowRunner:
-    """Runs one copy of a function; see `timerheap.spark._worker.partition.Runner`."""
+class RowRunner(Runner):
+    """Runs one copy of a function, row by row."""
 
     context_class: ClassVar[type[RowFunctionContext]] = RowFunctionContext
 
@@ -392,3 +320,21 @@ class RowRunner:
         self._ahead.add(ids, row_source(keys, self._key_type, self._key))
         self._announce(ids)
         self._current.announce(ids)
+
+
+@dataclass(frozen=True)
+class RowWork(KeyedWork):
+    """A function to run row by row."""
+
+    function: KeyedProcessFunction
+
+    def rehearse(
+        self, query: Query, max_parallelism: int, group: KeyGroup | None, streaming: bool
+    ) -> Rehearsal:
+        """Open a copy of the function."""
+        context = GroupRuntimeContext(CurrentKey(), max_parallelism)
+        return rehearsed(self.function, context, query, group, streaming)
+
+    def runner(self, query: Query, placement: Placement) -> Runner:
+        """Return what runs the function."""
+        return RowRunner(self.function, query, placement.max_parallelism)

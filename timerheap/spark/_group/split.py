@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from timerheap.spark._columns import OF_KEY
 from timerheap.spark._group.checkpoint import (
     EVENT_TIMERS,
     KEYS,
@@ -75,7 +76,7 @@ def keyed(
     chunk: pa.RecordBatch, id_column: int, keys: list[pa.Array], fields: list[pa.Field]
 ) -> pa.RecordBatch:
     """Return rows of a chunk with their keys, given hashes of keys in place of ids; see `restore`."""
-    named = [field.with_name(f"__timerheap_of_key{number}") for number, field in enumerate(fields)]
+    named = [field.with_name(f"{OF_KEY}{number}") for number, field in enumerate(fields)]
     schema = pa.schema([*chunk.schema, *named], metadata={_ID_COLUMN: str(id_column).encode()})
     return pa.RecordBatch.from_arrays([*chunk.columns, *keys], schema=schema)
 

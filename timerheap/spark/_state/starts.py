@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from timerheap.spark._columns import INPUT, SIDES, TIME, TIMER, VALUE, added_name
+from timerheap.spark._compat import nullable
 from timerheap.spark._group.checkpoint import OWN, USER_STATE
 from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.watermark import InputClock, StoredClock, decode_clock, encode_clock
@@ -196,7 +197,7 @@ def _added(query: Query, argument: str, df: DataFrame, own: str, type_: DataType
 
 
 def _nullable(type_: DataType) -> DataType:
-    return StructType([StructField("", type_)])._as_nullable()
+    return nullable(StructType([StructField("", type_)]))
 
 
 def _timer_columns(query: Query, df: DataFrame) -> list[Column]:

@@ -132,8 +132,7 @@ def _starting(
     writer: DataStreamWriter, path: str | None, table: str | None
 ) -> tuple[Callable[[], StreamingQuery], _Log | None]:
     """Return what starts a query, and its micro-batches if it has a clock."""
-    connect = type(writer).__module__.startswith("pyspark.sql.connect.")
-    if not connect and not isinstance(writer, DataStreamWriter):
+    if not on_connect(writer) and not isinstance(writer, DataStreamWriter):
         raise TypeError(
             f"writer must be a DataStreamWriter, such as df.writeStream returns it, got {writer!r}"
         )

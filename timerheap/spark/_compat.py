@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
 from pyspark import SparkConf, SparkContext, __version__
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
-
-T = TypeVar("T")
 
 _LARGE_RESULTS = tuple(map(int, __version__.split(".")[:2])) >= (4, 3)
 
@@ -162,8 +160,8 @@ def to_record_batch(
     return pa.RecordBatch.from_arrays(columns, names=type_.names)
 
 
-def on_connect(spark: SparkSession) -> bool:
-    """Return whether a session is of Spark Connect, which has neither a JVM nor a SparkContext."""
+def on_connect(spark: object) -> bool:
+    """Return whether a session, or what it has made, is of Spark Connect: without a JVM or SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -273,7 +271,7 @@ def grouping_of(grouped: Any) -> tuple[DataFrame, str, list[Column]] | None:
 
 def written(writer: Any) -> tuple[DataFrame, str | None]:
     """Return what a writer of a stream writes, and its checkpoint."""
-    if not type(writer).__module__.startswith("pyspark.sql.connect."):
+    if not on_connect(writer):
         options = writer._jwrite.getClass().getDeclaredField("extraOptions")
         options.setAccessible(True)
         found = options.get(writer._jwrite).get("checkpointLocation")

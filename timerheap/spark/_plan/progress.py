@@ -266,7 +266,7 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
     A ``foreachBatch`` that reads its DataFrame twice without ``persist()`` runs the operator twice,
     which doubles the numbers.
     """
-    if type(query).__module__.startswith("pyspark.sql.connect."):
+    if on_connect(query):
         raise NotImplementedError("progress() is not supported on Spark Connect, where nothing is observed")
     if not isinstance(query, StreamingQuery):
         raise TypeError(f"query must be a pyspark.sql.streaming.StreamingQuery, got {query!r}")

@@ -11,18 +11,11 @@ import pandas as pd
 import pyarrow as pa
 
 from timerheap._native._core import RecordColumns
-from timerheap._values import checker, records
+from timerheap._values import checker, exact_class, records
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
 from timerheap.spark._arrow import FITS, fitting, narrow, wide, wide_rows
 from timerheap.spark._columns import LATE_ROWS, SIDE_OUTPUT
-
-_EXACT: dict[pa.DataType, set[type]] = {
-    pa.string(): {str, type(None)},
-    pa.binary(): {bytes, type(None)},
-    pa.bool_(): {bool, type(None)},
-    pa.float64(): {float, type(None)},
-} | {type_: {int, type(None)} for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
 
 _ROWS = 1 << 12  # results in an array, which Spark copies as a whole
 _AIM, _MOST_IN_FRAME = 1 << 20, 1 << 22  # bytes of an array
@@ -46,7 +39,7 @@ def column_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     The column has 64-bit offsets (`timerheap.spark._arrow`).
     """
     # Where all values have the class that Arrow expects, its own checks are enough; `checker` words errors.
-    if set(map(type, values)) <= _EXACT.get(type_, set()):
+    if set(map(type, values)) <= {exact_class(type_)[0], type(None)}:
         with suppress(pa.ArrowException, OverflowError):
             return pa.array(values, wide(type_))
     return pa.array(list(map(checker(type_), values)), wide(type_))

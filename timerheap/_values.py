@@ -55,17 +55,6 @@ def records(method: str, returned: object) -> Iterable[Any]:
     characters of a string, the keys of a dict, the fields of a tuple or Row, or the columns of a table.
 
     method: the name of the method, for the error
-    returned: the return value of the method
-    TypeError: if `returned` is a single record, or not iterable
-
-    Examples
-    --------
-    >>> records("on_timer", ["late"])
-    ['late']
-    >>> records("on_timer", "late")
-    Traceback (most recent call last):
-    TypeError: on_timer must yield records or return an iterable of them, got 'late' (str); yield it, or
-        return [it]
     """
     if type(returned) in _PLAIN:  # most are; the checks below take a microsecond
         return cast(Iterable[Any], returned)
@@ -83,14 +72,7 @@ def records(method: str, returned: object) -> Iterable[Any]:
 
 
 def detached(value: Any) -> Any:
-    """Return a value that later changes of `value` do not reach: itself if nothing in it can change.
-
-    Examples
-    --------
-    >>> row, seen = (1, "a"), [1]
-    >>> detached(row) is row, detached(seen) is seen
-    (True, False)
-    """
+    """Return a value that later changes of `value` do not reach: itself if nothing in it can change."""
     fixed = isinstance(value, tuple) and not hasattr(value, "__setitem__")
     if type(value) in _CONSTANT or (fixed and all(type(each) in _CONSTANT for each in value)):
         return value

@@ -22,6 +22,8 @@ from timerheap.flink.java_hashes import java_hash_code, murmur_hash, murmur_hash
 
 _MAX_PARALLELISM_LIMIT = 1 << 15
 _DEFAULT_MAX_PARALLELISM = 1 << 7
+_MIN, _MAX = -(1 << 63), (1 << 63) - 1
+_U32 = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,26 +206,10 @@ def _parallelisms(max_parallelism: int, parallelism: int) -> None:
     integer_within("parallelism", parallelism, 1, _parallelism("max_parallelism", max_parallelism))
 
 
-_MIN, _MAX = -(1 << 63), (1 << 63) - 1
-_U32 = 0xFFFFFFFF
-
-
 class OwnedKeyGroups:
-    """A range of key groups, and the function that assigns keys to them.
+    """A range of key groups, by default all, and the function that assigns keys to them.
 
-    Parameters
-    ----------
-    max_parallelism : int
-        The number of key groups, 1 to 32768.
-    key_group_range : KeyGroupRange, optional
-        The key groups whose keys are accepted; by default all of them.
-    hash_code : callable
-        A function from a key to an int, whose low 32 bits determine the key group.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `max_parallelism` or `key_group_range` is invalid, or the range exceeds `max_parallelism`.
+    hash_code: from a key to an int, whose low 32 bits determine the key group
     """
 
     def __init__(

@@ -29,6 +29,9 @@ from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks.output import WatermarkStatus
 
+StreamElement = StreamRecord[Any] | Watermark | WatermarkStatus
+"""An element that an operator sends downstream."""
+
 
 class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
     """One object for all calls, as in PyFlink; whoever calls the function sets its attributes first.
@@ -73,10 +76,6 @@ class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
 
     def output(self, tag: OutputTag, value: Any) -> None:
         self._send(tag, value)
-
-
-StreamElement = StreamRecord[Any] | Watermark | WatermarkStatus
-"""An element that an operator sends downstream."""
 
 
 class _Alarm:

@@ -23,6 +23,15 @@ ADDED, REMOVED = 1, 2
 _HEAD = struct.Struct("<IHB")  # checksum, length, kind; the entry follows
 _JOURNAL_GENERATION = struct.Struct("<QB")
 
+# The store uses two keys of the database itself; they sort before the entries.
+_FORMAT, _GENERATION = b"", b"\0"
+FIRST = b"\0\0"
+
+_FORMAT_NAME = "timerheap timers"
+_FORMAT_VERSION = 1
+_JOURNAL = "timerheap.journal"
+_MOST_PENDING = 8_192
+
 
 class Journal:
     """A memory-mapped file of entries, which the operating system keeps when the process is killed.
@@ -80,16 +89,6 @@ class Journal:
         self._memory.close()
 
 
-# The store uses two keys of the database itself; they sort before the entries.
-_FORMAT, _GENERATION = b"", b"\0"
-FIRST = b"\0\0"
-
-_FORMAT_NAME = "timerheap timers"
-_FORMAT_VERSION = 1
-_JOURNAL = "timerheap.journal"
-_MOST_PENDING = 8_192
-
-
 class Store:
     """A sorted set of byte strings on disk, each longer than one byte.
 
@@ -101,8 +100,6 @@ class Store:
     OSError: if RocksDB cannot open the directory: it is in use, damaged, or holds another kind of database
     ValueError: if the directory holds other data, or was created with other properties
 
-    Notes
-    -----
     Single writes are collected, as in Flink's ``RocksDBWriteBatchWrapper``, and written in bulk or before the
     next scan; until then they are in a `Journal`. A temporary store needs no journal and no write-ahead log.
     """

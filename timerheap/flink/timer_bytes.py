@@ -22,6 +22,11 @@ _TIMESTAMP = struct.Struct(">Q")
 _WITH_HASH_CODE = struct.Struct(">QI")
 _SERIALIZER_ERRORS = (TypeError, OverflowError, ValueError, RecursionError)
 
+_byte = partial(sized_integer, "value", bits=8)
+_short = partial(sized_integer, "value", bits=16)
+_int = partial(sized_integer, "value", bits=32)
+_long = partial(sized_integer, "value", bits=64)
+
 
 class TypeSerializer(ABC):
     """Converts values of one type to bytes and back; subclass it for your own keys or namespaces.
@@ -46,12 +51,6 @@ class TypeSerializer(ABC):
 
         Raise a ValueError, IndexError or struct.error if the data is invalid.
         """
-
-
-_byte = partial(sized_integer, "value", bits=8)
-_short = partial(sized_integer, "value", bits=16)
-_int = partial(sized_integer, "value", bits=32)
-_long = partial(sized_integer, "value", bits=64)
 
 
 class _Fixed(TypeSerializer):

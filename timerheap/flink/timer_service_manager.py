@@ -19,6 +19,10 @@ from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.timer import MIN_WATERMARK
 
+K = TypeVar("K", bound=Hashable)
+_Queues = tuple[KeyedTimerQueue[K, Any], KeyedTimerQueue[K, Any]]  # event time, processing time
+_Timers = tuple[list[InternalTimer[K, Any]], list[InternalTimer[K, Any]]]
+
 _KIND = 3
 _HEAD = struct.Struct("<HH")
 _LENGTH = struct.Struct("<I")
@@ -63,15 +67,7 @@ class KeyGroupSnapshot(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyGroupSnapshot:
-        """Deserialize a snapshot. O(its size).
-
-        Raises
-        ------
-        TypeError
-            If `data` is not a buffer.
-        ValueError
-            If `to_bytes` did not write `data`, or it is damaged.
-        """
+        """Deserialize a snapshot; raise a ValueError for bytes of something else, or damaged ones."""
         head, *services = _split(bytes(unseal(_KIND, data)))
         try:
             key_group, max_parallelism = _HEAD.unpack(head)
@@ -100,11 +96,6 @@ def _split(data: bytes) -> Iterator[bytes]:
             raise ValueError(f"data must be the timers of a key group, got {end - len(data)} bytes too few")
         yield data[at:end]
         at = end
-
-
-K = TypeVar("K", bound=Hashable)
-_Queues = tuple[KeyedTimerQueue[K, Any], KeyedTimerQueue[K, Any]]  # event time, processing time
-_Timers = tuple[list[InternalTimer[K, Any]], list[InternalTimer[K, Any]]]
 
 
 class InternalTimeServiceManager(Generic[K]):

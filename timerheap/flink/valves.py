@@ -162,8 +162,6 @@ class CombinedWatermarkStatus:
     combined_watermark: the result of the last `update_combined_watermark`; MIN_WATERMARK before the first
     is_idle: whether all inputs were idle at the last `update_combined_watermark`
 
-    Notes
-    -----
     Every call costs O(log n), except `remove`, which costs O(n) for the input with the maximum.
     """
 

@@ -163,10 +163,7 @@ def _attributes(generator: WatermarkGenerator) -> dict[str, Any]:
 def changes(generator: WatermarkGenerator, new: WatermarkGenerator) -> dict[str, Any]:
     """Return the attributes in which a generator differs from a new one, as JSON values.
 
-    Raises
-    ------
-    TypeError
-        If such an attribute has no JSON value.
+    TypeError: if such an attribute has no JSON value
     """
     found: dict[str, Any] = {}
     for name, value in vars(generator).items():

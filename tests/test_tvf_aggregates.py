@@ -26,11 +26,8 @@ from timerheap.tvf.aggregates import (
     Max,
     Min,
     PythonAggregate,
-    StddevPop,
-    StddevSamp,
     Sum,
-    VarPop,
-    VarSamp,
+    Variance,
 )
 from timerheap.tvf.columns import Multisets, group_by, group_rows
 from timerheap.tvf.distinct import ApproxCountDistinct, CountDistinct
@@ -134,10 +131,10 @@ def test_variance_is_accurate_around_a_large_mean(parts: Any, far: float) -> Non
     parts = [[None if v is None else v + far for v in part] for part in parts]
     values = [Fraction(v) for part in parts for v in part if v is not None]
     for aggregate, reference, least in (
-        (VarPop("v"), statistics.pvariance, 1),
-        (VarSamp("v"), statistics.variance, 2),
-        (StddevPop("v"), statistics.pstdev, 1),
-        (StddevSamp("v"), statistics.stdev, 2),
+        (Variance("var_pop", "v"), statistics.pvariance, 1),
+        (Variance("var_samp", "v"), statistics.variance, 2),
+        (Variance("stddev_pop", "v"), statistics.pstdev, 1),
+        (Variance("stddev_samp", "v"), statistics.stdev, 2),
     ):
         got = in_parts(aggregate, parts)
         if not any(part for part in parts):
@@ -211,7 +208,7 @@ def test_a_python_function_of_several_columns_receives_tuples() -> None:
         Sum("v", np.int64),
         Max("v", object),
         Min("v", np.float64),
-        StddevSamp("v"),
+        Variance("stddev_samp", "v"),
         CountDistinct("v", np.int64),
         PythonAggregate(Product(), "v", "v").named("product"),
     ],

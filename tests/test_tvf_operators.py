@@ -20,7 +20,7 @@ from timerheap.tvf import (
     WindowResults,
 )
 from timerheap.tvf.accumulators import Aggregate
-from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, Sum, VarPop
+from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, Sum, Variance
 from timerheap.tvf.distinct import CountDistinct
 from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.slices import SliceAssigner
@@ -58,7 +58,7 @@ def aggregates() -> list[Aggregate]:
         CountDistinct("v", np.int64),
         Count(),
         Avg("v", np.float64),
-        VarPop("v"),
+        Variance("var_pop", "v"),
         PythonAggregate(Collect(), "v"),
     ]
 

@@ -54,10 +54,8 @@ def over_windows(cells: Cells, span: int | None, scan: Callable[[Cells], Cells],
     combination of them compute all windows, whatever the span. Nothing is ever subtracted, so this works for
     every accumulator that can be merged (van Herk 1992, Gil and Werman 1993).
 
-    cells: the columns of an accumulator
-    span: as in `Grid`
-    scan: combines each cell with all cells before it in its line
-    combine: merges two accumulators element by element, in any order
+    `scan` combines each cell with all cells before it in its line, and `combine` merges two accumulators
+    element by element, in any order.
 
     Examples
     --------

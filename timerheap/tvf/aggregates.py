@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -221,24 +221,22 @@ def _exact(halves: Sequence[Any], at: int) -> int:
     return (int(halves[0][at]) << 32) + int(halves[1][at])
 
 
-class VarPop(FieldAggregate):
-    """VAR_POP of a column: the mean squared distance from the mean; null where there is no value.
+class Variance(FieldAggregate):
+    """VAR_POP, VAR_SAMP, STDDEV_POP or STDDEV_SAMP of a column; null where there are too few values.
 
     An accumulator is the count, the mean and the sum of squared distances from the mean, computed in two
     passes over a batch and merged by the formulas of Chan, Golub and LeVeque (1979), so a small variance
     around a large mean is accurate.
     """
 
-    function: ClassVar[str] = "var_pop"
-    _sample: ClassVar[int] = 0
-    _root: ClassVar[bool] = False
-
-    def __init__(self, column: str) -> None:
+    def __init__(self, function: str, column: str) -> None:
+        self._sample = int(function.endswith("samp"))
+        self._root = function.startswith("stddev")
         fields = [
             Field(part, np.dtype(dtype), np.add, 0)  # the ufunc is unused: merge is overridden
             for part, dtype in (("count", np.int64), ("mean", np.float64), ("m2", np.float64))
         ]
-        super().__init__([column], np.float64, f"{self.function}({column})", fields)
+        super().__init__([column], np.float64, f"{function}({column})", fields)
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         """Compute the moments of each group."""
@@ -264,27 +262,6 @@ class VarPop(FieldAggregate):
         with np.errstate(invalid="ignore", over="ignore"):
             variance = m2 / np.where(null, 1, count - self._sample)
             return np.ma.masked_array(np.sqrt(variance) if self._root else variance, null)
-
-
-class VarSamp(VarPop):
-    """VAR_SAMP of a column: like `VarPop`, but divided by the count minus 1; null for a single value."""
-
-    function = "var_samp"
-    _sample = 1
-
-
-class StddevPop(VarPop):
-    """STDDEV_POP of a column: the square root of `VarPop`."""
-
-    function = "stddev_pop"
-    _root = True
-
-
-class StddevSamp(VarSamp):
-    """STDDEV_SAMP of a column: the square root of `VarSamp`."""
-
-    function = "stddev_samp"
-    _root = True
 
 
 def _moments(groups: Groups, values: NDArray[Any], valid: NDArray[np.bool_]) -> tuple[NDArray[Any], ...]:
@@ -389,10 +366,10 @@ BUILT_IN: dict[str, Callable[[str, DTypeLike], Aggregate]] = {
     "avg": Avg,
     "min": Min,
     "max": Max,
-    "var_samp": lambda column, dtype: VarSamp(column),
-    "var_pop": lambda column, dtype: VarPop(column),
-    "stddev_samp": lambda column, dtype: StddevSamp(column),
-    "stddev_pop": lambda column, dtype: StddevPop(column),
+    "var_samp": lambda column, dtype: Variance("var_samp", column),
+    "var_pop": lambda column, dtype: Variance("var_pop", column),
+    "stddev_samp": lambda column, dtype: Variance("stddev_samp", column),
+    "stddev_pop": lambda column, dtype: Variance("stddev_pop", column),
     "count_distinct": CountDistinct,
     "approx_count_distinct": ApproxCountDistinct,
 }

@@ -20,14 +20,6 @@ def column(name: str, values: Int64s | int, length: int | None = None) -> NDArra
     """Convert integers of any width to a column of int64; raise an error that names the argument.
 
     A single int is repeated `length` times.
-
-    Examples
-    --------
-    >>> column("timestamps", [1, 2])
-    array([1, 2])
-    >>> column("timestamps", [1.5])
-    Traceback (most recent call last):
-    TypeError: timestamps must be integers (int64), got float64
     """
     array = np.asarray(values)
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
@@ -53,14 +45,7 @@ def column(name: str, values: Int64s | int, length: int | None = None) -> NDArra
 
 
 def add(values: NDArray[np.int64], by: NDArray[np.int64] | int, what: str) -> NDArray[np.int64]:
-    """Add two columns, or a number to a column; an OverflowError names `what` and the values.
-
-    Examples
-    --------
-    >>> add(np.array([1, 2**63 - 1]), 1, "a window's end")
-    Traceback (most recent call last):
-    OverflowError: a window's end must fit into int64, got 9223372036854775807 + 1
-    """
+    """Add two columns, or a number to a column; an OverflowError names `what` and the values."""
     addends = np.asarray(by, np.int64)  # with a Python int, NumPy would raise its own error
     total: NDArray[np.int64] = values + addends
     if not addends.ndim and _fits(values, lambda value: value + int(addends)):
@@ -103,13 +88,7 @@ class Nullable(NamedTuple):
 
 
 def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullable:
-    """Convert an input column to int64, float64 or object; a masked value is null, and None among objects.
-
-    Examples
-    --------
-    >>> nullable("v", np.ma.masked_array([1, 2], [False, True]), np.int64, 2)
-    Nullable(values=array([1, 2]), valid=array([ True, False]))
-    """
+    """Convert an input column to int64, float64 or object; a masked value is null, and None among objects."""
     wanted = np.dtype(dtype)
     array: NDArray[Any] = values if isinstance(values, np.ndarray) else np.asarray(values, _objects(values))
     data, valid = np.ma.getdata(array, subok=False), ~np.ma.getmaskarray(array)
@@ -201,13 +180,7 @@ def group_by(*columns: NDArray[Any]) -> Groups:
 
 
 def group_rows(slices: NDArray[np.int64], keys: NDArray[np.int64]) -> Groups:
-    """Group rows by slice, then key, like `group_by`, but sort only the groups if they are few.
-
-    Examples
-    --------
-    >>> group_rows(np.array([7, 5, 7, 5]), np.array([1, 1, 1, 0]))
-    Groups(order=array([3, 1, 0, 2]), starts=array([0, 1, 2]), sizes=array([1, 1, 2]))
-    """
+    """Group rows by slice, then key, like `group_by`, but sort only the groups if they are few."""
     if len(keys) < _FEW:
         return group_by(slices, keys)
     keys, slices = np.ascontiguousarray(keys), np.ascontiguousarray(slices)
@@ -243,12 +216,6 @@ class Multisets:
 
     Row i holds the entries from ``offsets[i]`` to ``offsets[i + 1]``, exclusive, as in Arrow's lists. A value
     occurs once within a row.
-
-    Examples
-    --------
-    >>> column = Multisets(np.array([0, 2, 2]), np.array([5, 7]), np.array([1, 3]))
-    >>> len(column), column.sizes, column[np.array([1, 0, 0])].values
-    (2, array([2, 0]), array([5, 7, 5, 7]))
     """
 
     __slots__ = ("counts", "offsets", "values")

@@ -134,11 +134,7 @@ class SessionWindowAggregate:
         return self._starts[rows], self._sessions[rows], keys
 
     def restore(
-        self,
-        starts: NDArray[np.int64],
-        sessions: Partials,
-        watermark: int,
-        timers: TimerHeap | None = None,
+        self, starts: NDArray[np.int64], sessions: Partials, watermark: int, timers: TimerHeap | None = None
     ) -> None:
         """Replace the state with that of an operator with the same gap and aggregates.
 

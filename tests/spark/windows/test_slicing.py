@@ -19,7 +19,7 @@ from timerheap.spark._sql.ranking import Order, Ranking
 from timerheap.spark._windows.local_stage import LocalStage
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec, input_column
 from timerheap.tvf.accumulators import Aggregate
-from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, StddevSamp, Sum
+from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, Sum, Variance
 from timerheap.tvf.distinct import ApproxCountDistinct, CountDistinct
 from timerheap.tvf.partials import Aggregation
 from timerheap.tvf.slices import (
@@ -64,7 +64,7 @@ def aggregates() -> tuple[list[Aggregate], dict[str, np.dtype[Any]], dict[str, p
         *(kind(money, object) for kind in (Sum, Min)),
         Max(text, object),
         CountDistinct(text, object),
-        StddevSamp(real),
+        Variance("stddev_samp", real),
         ApproxCountDistinct("word", object),
         PythonAggregate(Longest(), text).named("longest"),
     ]

@@ -43,12 +43,12 @@ SURFACE = [
 
 
 def public_names(of: str, found: Any) -> Iterator[str]:
-    """Yield the public names of a class: those that no base class has, or if there are none, its own."""
+    """Yield the public names of a class: those that no public base has, or if there are none, its own."""
     if not inspect.isclass(found):
         yield of
         return
-    bases = found.__mro__[1:]
-    own = [name for name in vars(found) if name[0] != "_" and not any(hasattr(base, name) for base in bases)]
+    bases = [base for base in found.__mro__[1:] if base.__name__[0] != "_"]
+    own = [name for name in dir(found) if name[0] != "_" and not any(hasattr(base, name) for base in bases)]
     if not own:
         yield of
     for name in own:

@@ -18,13 +18,13 @@ from timerheap.windows.assigners import (
     WindowAssigner,
     count_window,
 )
-from timerheap.windows.delta import DeltaEvictor, DeltaFunction, DeltaTrigger
-from timerheap.windows.evictors import CountEvictor, Evictor, TimeEvictor, TimestampedValue
+from timerheap.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
 from timerheap.windows.operator import WindowOperator
 from timerheap.windows.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     CountTrigger,
+    DeltaTrigger,
     EndOfStreamTrigger,
     EventTimeTrigger,
     NeverTrigger,
@@ -36,6 +36,7 @@ from timerheap.windows.triggers import (
 )
 from timerheap.windows.window import CountWindow, GlobalWindow, TimeWindow
 from timerheap.windows.window_functions import (
+    DeltaFunction,
     ProcessWindowFunction,
     ReduceFunction,
     WindowFunction,

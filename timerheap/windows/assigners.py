@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 from timerheap._arguments import milliseconds, positive, positive_int
 from timerheap.functions import RuntimeContext
 from timerheap.state import ValueStateDescriptor
 from timerheap.timer import MIN_WATERMARK
 from timerheap.types import Types, _Subscripted
-from timerheap.windows.merging import merge_time_windows
 from timerheap.windows.triggers import (
     CountTrigger,
     EndOfStreamTrigger,
@@ -22,7 +21,7 @@ from timerheap.windows.triggers import (
     PurgingTrigger,
     Trigger,
 )
-from timerheap.windows.window import CountWindow, GlobalWindow, TimeWindow, Window
+from timerheap.windows.window import CountWindow, GlobalWindow, TimeWindow, Window, merge_time_windows
 
 
 class WindowAssigner(_Subscripted, ABC):
@@ -104,20 +103,15 @@ class SessionWindowTimeGapExtractor(_Subscripted, ABC):
         """Return the gap after `element`, in ms, more than 0."""
 
 
-class _Grid(WindowAssigner):
-    """Windows of one size that start at regular intervals."""
+class _OfTime(WindowAssigner):
+    """Assigns an element to windows of its time."""
 
-    def __init__(self, size: int, slide: int, offset: int) -> None:
-        self._size = size
-        self._slide = slide
-        self._offset = offset
-
-    def _windows(self, timestamp: int) -> list[TimeWindow]:
-        last = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._slide)
-        return [TimeWindow(s, s + self._size) for s in range(last, timestamp - self._size, -self._slide)]
+    @abstractmethod
+    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
+        """Return the time of an element."""
 
 
-class _EventTime(WindowAssigner):
+class _EventTime(_OfTime):
     def get_default_trigger(self, env: object = None) -> Trigger:
         """Return an `EventTimeTrigger`."""
         return EventTimeTrigger()
@@ -126,8 +120,16 @@ class _EventTime(WindowAssigner):
         """Return True."""
         return True
 
+    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
+        if timestamp is None or timestamp == MIN_WATERMARK:
+            raise ValueError(
+                f"{self!r}: the element must have a timestamp, got {timestamp!r}; name the column of the "
+                "event time, or pass the timestamp with the element"
+            )
+        return timestamp
 
-class _ProcessingTime(WindowAssigner):
+
+class _ProcessingTime(_OfTime):
     def get_default_trigger(self, env: object = None) -> Trigger:
         """Return a `ProcessingTimeTrigger`."""
         return ProcessingTimeTrigger()
@@ -136,11 +138,36 @@ class _ProcessingTime(WindowAssigner):
         """Return False."""
         return False
 
+    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
+        return context.get_current_processing_time()
+
+
+class _Grid(_OfTime):
+    """Windows of one size that start at regular intervals."""
+
+    def __init__(self, size: int, slide: int, offset: int) -> None:
+        self._size = size
+        self._slide = slide
+        self._offset = offset
+
+    def assign_windows(
+        self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> list[TimeWindow]:
+        """Return the windows that contain the time of the element, the latest first; O(size / slide)."""
+        time = self._time(timestamp, context)
+        last = TimeWindow.get_window_start_with_offset(time, self._offset, self._slide)
+        return [TimeWindow(s, s + self._size) for s in range(last, time - self._size, -self._slide)]
+
 
 class _Tumbling(_Grid):
     def __init__(self, size: int | timedelta | str, offset: int | timedelta | str = 0) -> None:
         size = positive("size", size)
         super().__init__(size, size, _offset(offset, "size", size))
+
+    @classmethod
+    def of(cls, size: int | timedelta | str, offset: int | timedelta | str = 0) -> Self:
+        """Return a new assigner."""
+        return cls(size, offset)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._size}, {self._offset})"
@@ -152,6 +179,13 @@ class _Sliding(_Grid):
     ) -> None:
         slide = positive("slide", slide)
         super().__init__(positive("size", size), slide, _offset(offset, "slide", slide))
+
+    @classmethod
+    def of(
+        cls, size: int | timedelta | str, slide: int | timedelta | str, offset: int | timedelta | str = 0
+    ) -> Self:
+        """Return a new assigner."""
+        return cls(size, slide, offset)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._size}, {self._slide}, {self._offset})"
@@ -177,31 +211,9 @@ class TumblingEventTimeWindows(_EventTime, _Tumbling):
     [TimeWindow(start=60000, end=120000)]
     """
 
-    @staticmethod
-    def of(size: int | timedelta | str, offset: int | timedelta | str = 0) -> TumblingEventTimeWindows:
-        """Return a new assigner."""
-        return TumblingEventTimeWindows(size, offset)
-
-    def assign_windows(
-        self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
-    ) -> list[TimeWindow]:
-        """Return the window that contains `timestamp`; O(1)."""
-        return self._windows(_timestamp(self, timestamp))
-
 
 class TumblingProcessingTimeWindows(_ProcessingTime, _Tumbling):
     """Consecutive windows of processing time; see `TumblingEventTimeWindows` for the parameters."""
-
-    @staticmethod
-    def of(size: int | timedelta | str, offset: int | timedelta | str = 0) -> TumblingProcessingTimeWindows:
-        """Return a new assigner."""
-        return TumblingProcessingTimeWindows(size, offset)
-
-    def assign_windows(
-        self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
-    ) -> list[TimeWindow]:
-        """Return the window that contains the current time; O(1)."""
-        return self._windows(context.get_current_processing_time())
 
 
 class SlidingEventTimeWindows(_EventTime, _Sliding):
@@ -223,56 +235,36 @@ class SlidingEventTimeWindows(_EventTime, _Sliding):
     [TimeWindow(start=60000, end=120000), TimeWindow(start=30000, end=90000)]
     """
 
-    @staticmethod
-    def of(
-        size: int | timedelta | str, slide: int | timedelta | str, offset: int | timedelta | str = 0
-    ) -> SlidingEventTimeWindows:
-        """Return a new assigner."""
-        return SlidingEventTimeWindows(size, slide, offset)
-
-    def assign_windows(
-        self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
-    ) -> list[TimeWindow]:
-        """Return the windows that contain `timestamp`, the latest first; O(size / slide)."""
-        return self._windows(_timestamp(self, timestamp))
-
 
 class SlidingProcessingTimeWindows(_ProcessingTime, _Sliding):
     """Windows of processing time that start every `slide`; see `SlidingEventTimeWindows`."""
 
-    @staticmethod
-    def of(
-        size: int | timedelta | str, slide: int | timedelta | str, offset: int | timedelta | str = 0
-    ) -> SlidingProcessingTimeWindows:
-        """Return a new assigner."""
-        return SlidingProcessingTimeWindows(size, slide, offset)
+
+class _Sessions(MergingWindowAssigner, _OfTime):
+    """Sessions with a fixed gap, or with a gap for each element."""
+
+    def __init__(self, gap: int | timedelta | str | SessionWindowTimeGapExtractor) -> None:
+        self._gap = gap if isinstance(gap, SessionWindowTimeGapExtractor) else positive("gap", gap)
+
+    @classmethod
+    def with_gap(cls, size: int | timedelta | str) -> Self:
+        """Return a new assigner with a fixed gap, in ms."""
+        return cls(positive("size", size))
 
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> list[TimeWindow]:
-        """Return the windows that contain the current time, the latest first; O(size / slide)."""
-        return self._windows(context.get_current_processing_time())
-
-
-class _Sessions(MergingWindowAssigner):
-    """Sessions with a fixed gap, or with a gap for each element."""
-
-    def __init__(self, gap: int | timedelta | str | SessionWindowTimeGapExtractor) -> None:
-        self._gap: int | SessionWindowTimeGapExtractor
-        if isinstance(gap, SessionWindowTimeGapExtractor):
-            self._gap = gap
-        else:
-            self._gap = positive("gap", gap)
+        """Return a session with only this element, which starts at its time; O(1)."""
+        start = self._time(timestamp, context)
+        gap = self._gap if isinstance(self._gap, int) else positive("gap", self._gap.extract(element))
+        return [TimeWindow(start, start + gap)]
 
     def merge_windows(
         self, windows: Iterable[TimeWindow], callback: MergingWindowAssigner.MergeCallback
     ) -> None:
         """Merge the windows that overlap or touch; O(n log n)."""
-        merge_time_windows(windows, callback)
-
-    def _session(self, element: Any, timestamp: int) -> list[TimeWindow]:
-        gap = self._gap if isinstance(self._gap, int) else positive("gap", self._gap.extract(element))
-        return [TimeWindow(timestamp, timestamp + gap)]
+        for merged, cover in merge_time_windows(windows):
+            callback.merge(merged, cover)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._gap})"
@@ -293,20 +285,9 @@ class EventTimeSessionWindows(_EventTime, _Sessions):
     """
 
     @staticmethod
-    def with_gap(size: int | timedelta | str) -> EventTimeSessionWindows:
-        """Return a new assigner with a fixed gap, in ms."""
-        return EventTimeSessionWindows(positive("size", size))
-
-    @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicEventTimeSessionWindows:
         """Return a new assigner that extracts the gap of each element."""
         return DynamicEventTimeSessionWindows(_extractor(extractor))
-
-    def assign_windows(
-        self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
-    ) -> list[TimeWindow]:
-        """Return a session with only this element; O(1)."""
-        return self._session(element, _timestamp(self, timestamp))
 
 
 class DynamicEventTimeSessionWindows(EventTimeSessionWindows):
@@ -317,20 +298,9 @@ class ProcessingTimeSessionWindows(_ProcessingTime, _Sessions):
     """Sessions in processing time; see `EventTimeSessionWindows`."""
 
     @staticmethod
-    def with_gap(size: int | timedelta | str) -> ProcessingTimeSessionWindows:
-        """Return a new assigner with a fixed gap, in ms."""
-        return ProcessingTimeSessionWindows(positive("size", size))
-
-    @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicProcessingTimeSessionWindows:
         """Return a new assigner that extracts the gap of each element."""
         return DynamicProcessingTimeSessionWindows(_extractor(extractor))
-
-    def assign_windows(
-        self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
-    ) -> list[TimeWindow]:
-        """Return a session with only this element, which starts at the current time; O(1)."""
-        return self._session(element, context.get_current_processing_time())
 
 
 class DynamicProcessingTimeSessionWindows(ProcessingTimeSessionWindows):
@@ -392,15 +362,6 @@ def _extractor(extractor: object) -> SessionWindowTimeGapExtractor:
             "derive from it a class with extract(element) -> ms and pass an instance"
         )
     return extractor
-
-
-def _timestamp(assigner: object, timestamp: int | None) -> int:
-    if timestamp is None or timestamp == MIN_WATERMARK:
-        raise ValueError(
-            f"{assigner!r}: the element must have a timestamp, got {timestamp!r}; name the column of the "
-            "event time, or pass the timestamp with the element"
-        )
-    return timestamp
 
 
 class CountWindowAssigner(WindowAssigner):

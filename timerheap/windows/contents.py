@@ -54,11 +54,11 @@ class AccumulatorContents(WindowContents):
     def __init__(
         self,
         runtime_context: RuntimeContext,
-        name: str,
         type_info: object,
         function: AggregateFunction | ReduceFunction,
     ) -> None:
-        self._state = runtime_context.get_map_state(MapStateDescriptor(name, WINDOW_TYPE, type_info))
+        descriptor = MapStateDescriptor("window.accumulators", WINDOW_TYPE, type_info)
+        self._state = runtime_context.get_map_state(descriptor)
         self._function = as_aggregate(function)
 
     def add(self, window: Window, value: Any, timestamp: int | None) -> None:
@@ -118,11 +118,11 @@ class ElementContents(WindowContents):
     type_info: the type of an element
     """
 
-    def __init__(self, runtime_context: RuntimeContext, name: str, type_info: object) -> None:
-        self._elements = runtime_context.get_map_state(MapStateDescriptor(name, _ELEMENT, type_info))
-        self._sizes = runtime_context.get_map_state(
-            MapStateDescriptor(f"{name}.sizes", WINDOW_TYPE, Types.LONG())
-        )
+    def __init__(self, runtime_context: RuntimeContext, type_info: object) -> None:
+        elements = MapStateDescriptor("window.elements", _ELEMENT, type_info)
+        sizes = MapStateDescriptor("window.elements.sizes", WINDOW_TYPE, Types.LONG())
+        self._elements = runtime_context.get_map_state(elements)
+        self._sizes = runtime_context.get_map_state(sizes)
 
     def add(self, window: Window, value: Any, timestamp: int | None) -> None:
         self._append(window, value)
@@ -157,24 +157,18 @@ class ElementContents(WindowContents):
 class EvictableElements(ElementContents):
     """All elements of each window, with their timestamps; they are aggregated when the window fires.
 
-    type_info: the type of an element
-    function: any other function receives the elements
-
-    Notes
-    -----
     Flink: ``EvictingWindowOperator``. A firing is O(elements), because it writes the remaining ones again.
     """
 
     def __init__(
         self,
         runtime_context: RuntimeContext,
-        name: str,
         type_info: object,
         evictor: Evictor,
         evictor_context: EvictorContext,
         function: object,
     ) -> None:
-        super().__init__(runtime_context, name, _with_timestamp(type_info))
+        super().__init__(runtime_context, _with_timestamp(type_info))
         self._evictor = evictor
         self._context = evictor_context
         self._aggregate = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -24,33 +24,42 @@ class WindowTimers:
 
     Windows with the same timestamp share a timer. It is registered for the first of them, and deleted when
     none of them needs it any more. Each call is O(windows with the timestamp).
-
-    name: the name of the state, which maps a timestamp to its windows in the order of their registration
     """
 
-    def __init__(self, runtime_context: RuntimeContext, name: str) -> None:
-        self._waiting = runtime_context.get_map_state(
-            MapStateDescriptor(name, Types.LONG(), Types.LIST(WINDOW_TYPE))
-        )
+    timer_service: TimerService  # the operator sets it before each call
 
-    def register(self, time: int | datetime, window: Window, register_timer: Callable[[int], object]) -> None:
-        """Register a timer of `window`; call ``register_timer(timestamp)`` for the first one at a time."""
+    def __init__(self, runtime_context: RuntimeContext, event_time: bool) -> None:
+        self._event_time = event_time
+        name = "window.event-timers" if event_time else "window.processing-timers"
+        # From a timestamp to its windows, in the order of their registration.
+        descriptor = MapStateDescriptor(name, Types.LONG(), Types.LIST(WINDOW_TYPE))
+        self._waiting = runtime_context.get_map_state(descriptor)
+
+    def register(self, time: int | datetime, window: Window) -> None:
+        """Register a timer of `window`."""
         timestamp = epoch_millis("time", time)
         waiting = self._windows(timestamp)
         if not waiting:
-            register_timer(timestamp)
+            if self._event_time:
+                self.timer_service.register_event_time_timer(timestamp)
+            else:
+                self.timer_service.register_processing_time_timer(timestamp)
         if window not in waiting:
             self._waiting.put(timestamp, [*waiting, window])
 
-    def delete(self, time: int | datetime, window: Window, delete_timer: Callable[[int], object]) -> None:
-        """Delete the timer of `window`; call ``delete_timer(timestamp)`` for the last one at a time."""
+    def delete(self, time: int | datetime, window: Window) -> None:
+        """Delete the timer of `window`."""
         timestamp = epoch_millis("time", time)
         waiting = self._windows(timestamp)
         if window in waiting:
             waiting.remove(window)
             self._put(timestamp, waiting)
-            if not waiting:
-                delete_timer(timestamp)
+            if waiting:
+                return
+            if self._event_time:
+                self.timer_service.delete_event_time_timer(timestamp)
+            else:
+                self.timer_service.delete_processing_time_timer(timestamp)
 
     def pop(self, timestamp: int) -> Window | None:
         """Remove and return the first window with a timer at `timestamp`, which has fired, or None."""
@@ -71,23 +80,8 @@ class WindowTimers:
             self._waiting.remove(timestamp)
 
 
-class AssignerContext(WindowAssigner.WindowAssignerContext):
-    """Context of an assigner; the operator sets `timer_service` before each call."""
-
-    timer_service: TimerService
-
-    def __init__(self, runtime_context: RuntimeContext) -> None:
-        self._runtime_context = runtime_context
-
-    def get_current_processing_time(self) -> int:
-        return self.timer_service.current_processing_time()
-
-    def get_runtime_context(self) -> RuntimeContext:
-        return self._runtime_context
-
-
-class EvictorContext(Evictor.EvictorContext):
-    """Context of an evictor; the operator sets `timer_service` before each call."""
+class _Clock:
+    """The times of a context; the operator sets `timer_service` before each call."""
 
     timer_service: TimerService
 
@@ -98,10 +92,23 @@ class EvictorContext(Evictor.EvictorContext):
         return self.timer_service.current_watermark()
 
 
-class TriggerContext(Trigger.OnMergeContext):
-    """Context of a trigger; the operator sets `timer_service`, `window` and `merged` before each call."""
+class AssignerContext(_Clock, WindowAssigner.WindowAssignerContext):
+    """Context of an assigner."""
 
-    timer_service: TimerService
+    def __init__(self, runtime_context: RuntimeContext) -> None:
+        self._runtime_context = runtime_context
+
+    def get_runtime_context(self) -> RuntimeContext:
+        return self._runtime_context
+
+
+class EvictorContext(_Clock, Evictor.EvictorContext):
+    """Context of an evictor."""
+
+
+class TriggerContext(_Clock, Trigger.OnMergeContext):
+    """Context of a trigger; the operator sets `window` and `merged`, too."""
+
     window: Window
     merged: Iterable[Window] = ()
 
@@ -112,24 +119,17 @@ class TriggerContext(Trigger.OnMergeContext):
         self._processing_timers = processing_timers
         self._states = states
 
-    def get_current_processing_time(self) -> int:
-        return self.timer_service.current_processing_time()
-
-    def get_current_watermark(self) -> int:
-        return self.timer_service.current_watermark()
-
     def register_processing_time_timer(self, time: int | datetime) -> None:
-        register = self.timer_service.register_processing_time_timer
-        self._processing_timers.register(time, self.window, register)
+        self._processing_timers.register(time, self.window)
 
     def register_event_time_timer(self, time: int | datetime) -> None:
-        self._event_timers.register(time, self.window, self.timer_service.register_event_time_timer)
+        self._event_timers.register(time, self.window)
 
     def delete_processing_time_timer(self, time: int | datetime) -> None:
-        self._processing_timers.delete(time, self.window, self.timer_service.delete_processing_time_timer)
+        self._processing_timers.delete(time, self.window)
 
     def delete_event_time_timer(self, time: int | datetime) -> None:
-        self._event_timers.delete(time, self.window, self.timer_service.delete_event_time_timer)
+        self._event_timers.delete(time, self.window)
 
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
         return self._states.of(state_descriptor, self.window)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from timerheap._arguments import not_negative, positive_int
 from timerheap.types import _Subscripted
+from timerheap.windows.window_functions import Delta, checked_delta, distance
 
 
 class TimestampedValue(NamedTuple):
@@ -184,3 +185,35 @@ class TimeEvictor(OneSidedEvictor):
 
     def __repr__(self) -> str:
         return f"TimeEvictor({self.window_size})"
+
+
+class DeltaEvictor(OneSidedEvictor):
+    """Evicts elements whose distance to the last one is at least a threshold.
+
+    Parameters
+    ----------
+    threshold : float
+    delta_function : DeltaFunction or callable
+        ``(old_data_point, new_data_point) -> delta``; the new one is the last element.
+    do_evict_after : bool, default False
+        Evict after the window function instead of before it.
+    """
+
+    def __init__(self, threshold: float, delta_function: Delta, do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        self.threshold, self.delta_function = checked_delta(threshold, delta_function)
+
+    @staticmethod
+    def of(threshold: float, delta_function: Delta, do_evict_after: bool = False) -> DeltaEvictor:
+        """Return a new evictor."""
+        return DeltaEvictor(threshold, delta_function, do_evict_after)
+
+    def evict(self, elements: list[TimestampedValue]) -> None:
+        if elements:
+            last = elements[-1].value
+            elements[:] = [
+                e for e in elements if not distance(self.delta_function, e.value, last) >= self.threshold
+            ]
+
+    def __repr__(self) -> str:
+        return f"DeltaEvictor({self.threshold}, {self.delta_function!r})"

@@ -1,42 +1,13 @@
-"""Merging of windows, and the place where the contents of merged windows are kept."""
+"""The windows in flight of a key, which merge, and where their contents are kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from timerheap.state import MapState
-from timerheap.windows.window import TimeWindow, Window, window_of
-
-_LONG = (1 << 64) - 1
-
-
-class _Callback(Protocol):
-    def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None: ...
-
-
-class _Assigner(Protocol):
-    def merge_windows(self, windows: Iterable[Any], callback: Any) -> None: ...
-
-
-def merge_time_windows(windows: Iterable[TimeWindow], callback: _Callback) -> None:
-    """Call ``callback.merge`` for each set of two or more windows that overlap or touch; O(n log n).
-
-    Notes
-    -----
-    Flink: ``TimeWindow.mergeWindows``.
-    """
-    together: list[TimeWindow] = []
-    cover: TimeWindow | None = None
-    for window in [*sorted(windows, key=lambda w: w.start), None]:
-        if window is not None and cover is not None and cover.intersects(window):
-            cover = cover.cover(window)
-            together.append(window)
-            continue
-        if cover is not None and len(set(together)) > 1:
-            callback.merge(_as_java_iterates(together), cover)
-        if window is not None:
-            cover, together = window, [window]
+from timerheap.windows.assigners import MergingWindowAssigner
+from timerheap.windows.window import Window, window_of
 
 
 class MergingWindowSet:
@@ -45,14 +16,11 @@ class MergingWindowSet:
     When windows merge, the contents of one of them stay in place, and the contents of the others are added
     to them.
 
-    state: maps each window to the window whose state it uses
-
-    Notes
-    -----
-    Flink: ``MergingWindowSet``. The constructor reads the set, and `persist` writes it: O(windows).
+    `state` maps each window to the window whose state it uses. The constructor reads it, and `persist` writes
+    it: O(windows). Flink: ``MergingWindowSet``.
     """
 
-    def __init__(self, assigner: _Assigner, state: MapState) -> None:
+    def __init__(self, assigner: MergingWindowAssigner, state: MapState) -> None:
         self._assigner = assigner
         self._state = state
         self._mapping = {window_of(window): window_of(kept) for window, kept in state.items()}
@@ -110,30 +78,9 @@ class MergingWindowSet:
         return result_window
 
 
-class _Results:
+class _Results(MergingWindowAssigner.MergeCallback):
     def __init__(self, results: dict[Window, list[Window]]) -> None:
         self._results = results
 
     def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None:
         self._results[merge_result] = list(to_be_merged)
-
-
-def _as_java_iterates(windows: list[TimeWindow]) -> list[TimeWindow]:
-    """Return windows in the iteration order of a ``java.util.HashSet``.
-
-    The contents of the first window stay in place and the others are added to them. The same order as in
-    Java therefore results in the same order of elements in a merged window as in Flink.
-    """
-    buckets = 16
-    while len(windows) > buckets * 3 // 4:
-        buckets *= 2
-    return sorted(dict.fromkeys(windows), key=lambda window: _java_hash(window) & (buckets - 1))
-
-
-def _java_hash(window: TimeWindow) -> int:
-    """Return ``TimeWindow.hashCode()``, which mixes the 64 bits of start + end, as a HashMap spreads it."""
-    x = (window.start + window.end) & _LONG
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _LONG
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _LONG
-    x = (x ^ (x >> 31)) & 0xFFFFFFFF
-    return x ^ (x >> 16)

@@ -48,6 +48,8 @@ from timerheap.windows.window_functions import (
 
 WholeWindowFunction = ProcessWindowFunction | WindowFunction
 
+_BACKWARDS = "{!r} must not merge windows into one that is late, got {}, which ends before the current {}, {}"
+
 
 class WindowOperator:
     """Flink's DataStream windows, inside a `timerheap.KeyedProcessFunction`.
@@ -79,8 +81,6 @@ class WindowOperator:
     accumulator_type, element_type
         The type of the accumulators of an AggregateFunction, or of the elements for any other function and
         with an evictor: a ``Types.*``, a DDL string, a Spark or a pyarrow type.
-    name : str, default "window"
-        Prepended to the names of the states.
 
     Attributes
     ----------
@@ -147,7 +147,6 @@ class WindowOperator:
         late: Callable[[Any, KeyedProcessFunction.Context], Iterable[Any] | None] | None = None,
         accumulator_type: object = None,
         element_type: object = None,
-        name: str = "window",
     ) -> None:
         function = as_window_function(function)
         self._assigner = _instance("assigner", assigner, WindowAssigner)
@@ -176,42 +175,36 @@ class WindowOperator:
         if late is not None and not callable(late):
             raise TypeError(f"late must be a callable (value, ctx) -> results, got {late!r}")
         self._late = late
-        self._name = name
         self.num_late_records_dropped = 0
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get the handles of the states; call this in the function's ``open``."""
-        name, function = self._name, self._function
+        function = self._function
         self._evictor_context = EvictorContext()
         self._contents: WindowContents
         if self._evictor is not None:
             self._contents = EvictableElements(
-                runtime_context,
-                f"{name}.elements",
-                self._type_info,
-                self._evictor,
-                self._evictor_context,
-                function,
+                runtime_context, self._type_info, self._evictor, self._evictor_context, function
             )
         elif isinstance(function, (AggregateFunction, ReduceFunction)):
-            self._contents = AccumulatorContents(
-                runtime_context, f"{name}.accumulators", self._type_info, function
-            )
+            self._contents = AccumulatorContents(runtime_context, self._type_info, function)
         else:
-            self._contents = ElementContents(runtime_context, f"{name}.elements", self._type_info)
-        self._event_timers = WindowTimers(runtime_context, f"{name}.event-timers")
-        self._processing_timers = WindowTimers(runtime_context, f"{name}.processing-timers")
-        trigger_states = WindowStates(runtime_context, f"{name}.trigger", self._element_type)
+            self._contents = ElementContents(runtime_context, self._type_info)
+        self._event_timers = WindowTimers(runtime_context, event_time=True)
+        self._processing_timers = WindowTimers(runtime_context, event_time=False)
+        event_time = self._assigner.is_event_time()
+        self._cleanup_timers = self._event_timers if event_time else self._processing_timers
+        trigger_states = WindowStates(runtime_context, "window.trigger", self._element_type)
         self._trigger_context = TriggerContext(self._event_timers, self._processing_timers, trigger_states)
         self._assigner_context = AssignerContext(runtime_context)
         if self._merging is None:
             self._window_context = WindowContext(
-                runtime_context, WindowStates(runtime_context, f"{name}.state")
+                runtime_context, WindowStates(runtime_context, "window.state")
             )
         else:
             self._window_context = WindowContext(runtime_context, None)
             self._in_flight = runtime_context.get_map_state(
-                MapStateDescriptor(f"{name}.merging", WINDOW_TYPE, WINDOW_TYPE)
+                MapStateDescriptor("window.merging", WINDOW_TYPE, WINDOW_TYPE)
             )
         if self._window_function is not None:
             self._window_function.open(runtime_context)
@@ -306,6 +299,8 @@ class WindowOperator:
         self._timers = timer_service = ctx.timer_service()
         self._window_context.ctx, self._window_context.timestamp = ctx, timestamp
         for context in (
+            self._event_timers,
+            self._processing_timers,
             self._assigner_context,
             self._trigger_context,
             self._evictor_context,
@@ -350,7 +345,7 @@ class WindowOperator:
         for window in merged:
             context.window = window
             self._trigger.clear(window, context)
-            self._delete_cleanup_timer(window)
+            self._cleanup_timers.delete(self._cleanup_time(window), window)
         self._contents.merge(kept, absorbed)
 
     def _clear(self, window: Window, kept: Window, in_flight: MergingWindowSet | None) -> None:
@@ -381,22 +376,8 @@ class WindowOperator:
 
     def _register_cleanup_timer(self, window: Window) -> None:
         time = self._cleanup_time(window)
-        if time == MAX_WATERMARK:
-            return  # the window never ends
-        if self._assigner.is_event_time():
-            self._trigger_context.register_event_time_timer(time)
-        else:
-            self._trigger_context.register_processing_time_timer(time)
-
-    def _delete_cleanup_timer(self, window: Window) -> None:
-        time = self._cleanup_time(window)
-        if self._assigner.is_event_time():
-            self._trigger_context.delete_event_time_timer(time)
-        else:
-            self._trigger_context.delete_processing_time_timer(time)
-
-
-_BACKWARDS = "{!r} must not merge windows into one that is late, got {}, which ends before the current {}, {}"
+        if time != MAX_WATERMARK:  # otherwise the window never ends
+            self._cleanup_timers.register(time, window)
 
 
 def _instance(argument: str, value: Any, *classes: type) -> Any:

@@ -42,6 +42,9 @@ class _WindowValues:
     def load(self, window: Window) -> Any:
         return self._entries.get(window)
 
+    def is_empty(self, window: Window) -> bool:
+        return not self.load(window)
+
     def store(self, window: Window, contents: Any) -> None:
         if contents is None:
             self._entries.remove(window)
@@ -55,9 +58,6 @@ class _WindowLists(_WindowValues):
     def load(self, window: Window) -> list[Any]:
         return super().load(window) or []
 
-    def is_empty(self, window: Window) -> bool:
-        return not self.load(window)
-
     def append(self, window: Window, elements: list[Any]) -> None:
         self.store(window, self.load(window) + elements)
 
@@ -70,9 +70,6 @@ class _WindowMaps(_WindowValues):
 
     def load(self, window: Window) -> dict[Any, Any]:
         return super().load(window) or {}
-
-    def is_empty(self, window: Window) -> bool:
-        return not self.load(window)
 
     def find(self, window: Window, entry: Any) -> tuple[bool, Any]:
         entries = self.load(window)

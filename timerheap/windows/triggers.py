@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from datetime import datetime, timedelta
 from enum import Enum
 from operator import add
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from timerheap._arguments import not_negative, positive, positive_int
 from timerheap.state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 from timerheap.types import Types, _Subscripted
+from timerheap.windows.window_functions import Delta, checked_delta, distance
 
 
 class TriggerResult(Enum):
@@ -267,6 +268,61 @@ class CountTrigger(QuietTrigger):
         return f"CountTrigger({self.window_size})"
 
 
+class DeltaTrigger(QuietTrigger):
+    """Fires when the distance of an element from the last one that fired exceeds a threshold.
+
+    Before the first firing, the distance is measured from the first element.
+
+    Parameters
+    ----------
+    threshold : float
+    delta_function : DeltaFunction or callable
+        ``(old_data_point, new_data_point) -> delta``.
+    type_info : optional
+        The type of an element, because the trigger keeps one in state: a ``Types.*``, a DDL string, a Spark
+        or a pyarrow type. The default is the operator's `element_type`, which an AggregateFunction without an
+        evictor does not have.
+
+    Examples
+    --------
+    The top speed of the last ten seconds, every 50 metres, as in Flink's ``TopSpeedWindowing``:
+
+    >>> from timerheap.windows import GlobalWindows, TimeEvictor
+    >>> top_speed = dict(
+    ...     assigner=GlobalWindows.create(),
+    ...     trigger=DeltaTrigger.of(50, lambda old, new: new["metres"] - old["metres"]),
+    ...     evictor=TimeEvictor.of(10_000),
+    ... )
+    """
+
+    def __init__(self, threshold: float, delta_function: Delta, type_info: object = None) -> None:
+        self.threshold, self.delta_function = checked_delta(threshold, delta_function)
+        self._last = ValueStateDescriptor("last-element", type_info)
+
+    @staticmethod
+    def of(threshold: float, delta_function: Delta, type_info: object = None) -> DeltaTrigger:
+        """Return a new trigger."""
+        return DeltaTrigger(threshold, delta_function, type_info)
+
+    def on_element(
+        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
+    ) -> TriggerResult:
+        state = ctx.get_partitioned_state(self._last)
+        last = state.value()
+        if last is None:
+            state.update(element)
+        elif distance(self.delta_function, last, element) > self.threshold:
+            state.update(element)
+            return TriggerResult.FIRE
+        return TriggerResult.CONTINUE
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+        ctx.get_partitioned_state(self._last).clear()
+
+    def __repr__(self) -> str:
+        return f"DeltaTrigger({self.threshold}, {self.delta_function!r})"
+
+
 class PurgingTrigger(Trigger):
     """Fires when another trigger fires, and then deletes the contents of the window.
 
@@ -317,17 +373,15 @@ class _Continuous(QuietTrigger):
     """Base of the continuous triggers: keeps the next time to fire in state and registers its timer."""
 
     _fire_time = ReducingStateDescriptor("fire-time", min, Types.LONG())
+    _event_time: ClassVar[bool]
 
     def __init__(self, interval: int | timedelta | str) -> None:
         self.interval = positive("interval", interval)
 
-    @abstractmethod
-    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
-        """Register a timer in the trigger's time domain."""
-
-    @abstractmethod
-    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
-        """Delete a timer in the trigger's time domain."""
+    @classmethod
+    def of(cls, interval: int | timedelta | str) -> Self:
+        """Return a new trigger."""
+        return cls(interval)
 
     def can_merge(self) -> bool:
         return True
@@ -351,6 +405,18 @@ class _Continuous(QuietTrigger):
             # Java's % rounds toward zero, so the previous multiple is the one nearer to 1970.
             before = time - (time % self.interval if time >= 0 else -(-time % self.interval))
             self._next(before, window, ctx)
+
+    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        if self._event_time:
+            ctx.register_event_time_timer(time)
+        else:
+            ctx.register_processing_time_timer(time)
+
+    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        if self._event_time:
+            ctx.delete_event_time_timer(time)
+        else:
+            ctx.delete_processing_time_timer(time)
 
     def _next(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> None:
         next_time = min(time + self.interval, window.max_timestamp())
@@ -382,10 +448,7 @@ class ContinuousEventTimeTrigger(_Continuous):
         In ms, more than 0.
     """
 
-    @staticmethod
-    def of(interval: int | timedelta | str) -> ContinuousEventTimeTrigger:
-        """Return a new trigger."""
-        return ContinuousEventTimeTrigger(interval)
+    _event_time = True
 
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
@@ -399,12 +462,6 @@ class ContinuousEventTimeTrigger(_Continuous):
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
         return self._on_timer(time, window, ctx)
 
-    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
-        ctx.register_event_time_timer(time)
-
-    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
-        ctx.delete_event_time_timer(time)
-
 
 class ContinuousProcessingTimeTrigger(_Continuous):
     """Fires early results at every interval of processing time, and the result at the window's end.
@@ -415,10 +472,7 @@ class ContinuousProcessingTimeTrigger(_Continuous):
         In ms, more than 0.
     """
 
-    @staticmethod
-    def of(interval: int | timedelta | str) -> ContinuousProcessingTimeTrigger:
-        """Return a new trigger."""
-        return ContinuousProcessingTimeTrigger(interval)
+    _event_time = False
 
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
@@ -428,12 +482,6 @@ class ContinuousProcessingTimeTrigger(_Continuous):
 
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
         return self._on_timer(time, window, ctx)
-
-    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
-        ctx.register_processing_time_timer(time)
-
-    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
-        ctx.delete_processing_time_timer(time)
 
 
 class ProcessingTimeoutTrigger(Trigger):

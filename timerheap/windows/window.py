@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from timerheap.timer import MAX_WATERMARK
 from timerheap.types import Types
+
+_LONG = (1 << 64) - 1
 
 WINDOW_TYPE = Types.ROW_NAMED(["start", "end"], [Types.LONG(), Types.LONG()])
 """The type of a window in state. A count window has its id as the start; the global window has only nulls."""
@@ -100,3 +102,42 @@ def window_of(fields: Iterable[int | None]) -> Window:
     if start is None:
         return GlobalWindow()
     return CountWindow(start) if end is None else TimeWindow(start, end)
+
+
+def merge_time_windows(windows: Iterable[TimeWindow]) -> Iterator[tuple[list[TimeWindow], TimeWindow]]:
+    """Yield each set of two or more windows that overlap or touch, and the window that covers them.
+
+    O(n log n). Flink: ``TimeWindow.mergeWindows``.
+    """
+    together: list[TimeWindow] = []
+    cover: TimeWindow | None = None
+    for window in [*sorted(windows, key=lambda w: w.start), None]:
+        if window is not None and cover is not None and cover.intersects(window):
+            cover = cover.cover(window)
+            together.append(window)
+            continue
+        if cover is not None and len(set(together)) > 1:
+            yield _as_java_iterates(together), cover
+        if window is not None:
+            cover, together = window, [window]
+
+
+def _as_java_iterates(windows: list[TimeWindow]) -> list[TimeWindow]:
+    """Return windows in the iteration order of a ``java.util.HashSet``.
+
+    The contents of the first window stay in place and the others are added to them. The same order as in
+    Java therefore results in the same order of elements in a merged window as in Flink.
+    """
+    buckets = 16
+    while len(windows) > buckets * 3 // 4:
+        buckets *= 2
+    return sorted(dict.fromkeys(windows), key=lambda window: _java_hash(window) & (buckets - 1))
+
+
+def _java_hash(window: TimeWindow) -> int:
+    """Return ``TimeWindow.hashCode()``, which mixes the 64 bits of start + end, as a HashMap spreads it."""
+    x = (window.start + window.end) & _LONG
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _LONG
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _LONG
+    x = (x ^ (x >> 31)) & 0xFFFFFFFF
+    return x ^ (x >> 16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from numbers import Real
 from types import FunctionType
 from typing import Any
 
@@ -97,12 +98,8 @@ class ProcessWindowFunction(Function, ABC):
 class Results(list[Any]):
     """A list of results whose iterator sets the output timestamp to the timestamp of each result.
 
-    ctx: the context of the call
-    timestamp: the output timestamp after the last result, for the records that the function itself yields
-
-    Notes
-    -----
-    Flink: the ``TimestampedCollector`` of ``WindowOperator``.
+    After the last result it sets `timestamp`, for the records that the function itself yields. Flink: the
+    ``TimestampedCollector`` of ``WindowOperator``.
     """
 
     def __init__(self, ctx: KeyedProcessFunction.Context, timestamp: int | None) -> None:
@@ -121,3 +118,34 @@ class Results(list[Any]):
             self._ctx.set_output_timestamp(timestamp)
             yield result
         self._ctx.set_output_timestamp(self._timestamp)
+
+
+class DeltaFunction(ABC):
+    """Measures the distance between two elements (Flink's ``DeltaFunction``)."""
+
+    @abstractmethod
+    def get_delta(self, old_data_point: Any, new_data_point: Any) -> float:
+        """Return the distance from the older element to the newer one."""
+
+
+Delta = DeltaFunction | Callable[[Any, Any], float]
+
+
+def checked_delta(threshold: float, delta_function: Delta) -> tuple[float, Delta]:
+    """Check the arguments of a trigger or an evictor that compares distances with a threshold."""
+    if not isinstance(threshold, Real) or isinstance(threshold, bool):
+        raise TypeError(f"threshold must be a number, got {threshold!r}")
+    if threshold != threshold:
+        raise ValueError("threshold must be a number other than nan, got nan")
+    is_class = isinstance(delta_function, type)
+    if is_class or not (isinstance(delta_function, DeltaFunction) or callable(delta_function)):
+        raise TypeError(
+            "delta_function must be a DeltaFunction or a callable (old_data_point, new_data_point) -> delta, "
+            f"got {delta_function!r}{'; pass an instance of it' if is_class else ''}"
+        )
+    return threshold, delta_function
+
+
+def distance(function: Delta, old: Any, new: Any) -> float:
+    """Return the distance between two elements."""
+    return function.get_delta(old, new) if isinstance(function, DeltaFunction) else function(old, new)

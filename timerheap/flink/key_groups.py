@@ -240,7 +240,8 @@ class OwnedKeyGroups:
 
     def of_many(self, keys: Sequence[Any]) -> npt.NDArray[np.uint32]:
         """Compute the key groups of many keys; see `of`."""
-        key_groups = murmur_hashes(self._codes_of(keys)) % np.uint32(self.max_parallelism)
+        codes = np.fromiter(map(self._code_of, keys), np.uint32, len(keys))
+        key_groups = murmur_hashes(codes) % np.uint32(self.max_parallelism)
         strangers = np.flatnonzero((key_groups < self._first) | (key_groups > self._last))
         if len(strangers):
             self.of(keys[strangers[0]])  # raises an error for that key
@@ -263,31 +264,3 @@ class OwnedKeyGroups:
         if key != key:
             raise ValueError(f"key must equal itself to be found again, got {key!r}")
         return index(self._hash_code(key)) & _U32
-
-    def _codes_of(self, keys: Sequence[Any]) -> npt.NDArray[np.uint32]:
-        kinds = set(map(type, keys)) if self._is_javas else set()
-        if kinds == {int} and min(keys) >= _MIN and max(keys) <= _MAX:
-            return _hash_longs(keys)
-        if kinds == {str} and all(map(str.isascii, keys)):
-            return _hash_ascii(keys)
-        return np.fromiter(map(self._code_of, keys), np.uint32, len(keys))
-
-
-def _hash_longs(keys: Sequence[int]) -> npt.NDArray[np.uint32]:
-    """Compute Java's ``Long.hashCode`` of each key."""
-    longs = np.array(keys, np.int64).view(np.uint64)
-    return (longs ^ longs >> np.uint64(32)).astype(np.uint32)
-
-
-def _hash_ascii(keys: Sequence[str]) -> npt.NDArray[np.uint32]:
-    """Compute Java's ``String.hashCode`` of each key, a polynomial in 31 of its characters."""
-    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
-    ends = np.cumsum(lengths)
-    characters = np.frombuffer("".join(keys).encode(), np.uint8)
-    following = np.repeat(ends, lengths) - np.arange(1, len(characters) + 1)
-    powers = np.full(int(lengths.max()) + 1, 31, np.uint32)
-    powers[0] = 1
-    terms = characters * np.multiply.accumulate(powers, dtype=np.uint32)[following]
-    sums = np.concatenate([np.zeros(1, np.uint32), np.cumsum(terms, dtype=np.uint32)])
-    hashes: npt.NDArray[np.uint32] = sums[ends] - sums[ends - lengths]
-    return hashes

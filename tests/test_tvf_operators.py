@@ -275,10 +275,10 @@ def test_processing_time_has_no_late_rows() -> None:
     minutes = GlobalWindowAggregate(TumblingSliceAssigner(60_000, event_time=False), [Count()])
     minutes.add([1, 2], 59_999)
     assert minutes.next_timer() == 59_999
-    assert len(minutes.advance_processing_time(59_999)) == 0
-    assert minutes.advance_processing_time(60_000).key_ids.tolist() == [1, 2]
+    assert len(minutes.advance_watermark(59_998)) == 0
+    assert minutes.advance_watermark(59_999).key_ids.tolist() == [1, 2]
     assert len(minutes.add([3], 30_000).rows) == 0  # the clock was set back
-    fired = minutes.advance_processing_time(120_000)
+    fired = minutes.advance_watermark(119_999)
     assert (fired.key_ids.tolist(), fired.window_starts.tolist()) == ([3], [60_000])
     assert minutes.late_rows == 0
 

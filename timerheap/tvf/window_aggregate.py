@@ -347,7 +347,7 @@ class GlobalWindowAggregate:
         ----------
         watermark : int
             Epoch ms: no more rows with this timestamp or a lower one will arrive. ``MAX_WATERMARK`` at the
-            end of the input.
+            end of the input. In processing time, the clock's reading minus 1 ms.
 
         Returns
         -------
@@ -380,28 +380,6 @@ class GlobalWindowAggregate:
         self.timers.pop_due(watermark)
         self.timers.push_many(*following)
         return results
-
-    def advance_processing_time(self, now: int) -> WindowResults:
-        """Set the clock for processing-time windows, and fire the windows that have ended.
-
-        Add rows with the clock's reading as their timestamp. A reading that does not rise has no effect.
-
-        Parameters
-        ----------
-        now : int
-            Epoch ms.
-
-        Examples
-        --------
-        >>> from timerheap.tvf import TumblingSliceAssigner, aggregate
-        >>> each_minute = TumblingSliceAssigner("1 minute", event_time=False)
-        >>> minutes = GlobalWindowAggregate(each_minute, [aggregate("count")])
-        >>> late = minutes.add([7, 8], 1_000)
-        >>> len(minutes.advance_processing_time(59_999)), len(minutes.advance_processing_time(60_000))
-        (0, 2)
-        """
-        now = int64("now", now)
-        return self.advance_watermark(max(now - 1, MIN_WATERMARK) if now != MAX_WATERMARK else now)
 
     def open_windows(self) -> WindowResults:
         """Return the current results of the windows that have rows and have not fired, without firing them.

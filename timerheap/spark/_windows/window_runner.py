@@ -106,7 +106,7 @@ class WindowRunner(Runner):
     def advance_clock(self, now: int) -> None:
         """Emit the windows of processing time that are over."""
         if isinstance(self._windows, GlobalWindowAggregate) and not self._windows.assigner.is_event_time:
-            self._emit(self._windows.advance_processing_time(now), early=False)
+            self._emit(self._windows.advance_watermark(now - 1), early=False)
 
     def _emit(self, results: WindowResults, early: bool) -> None:
         if not len(results):

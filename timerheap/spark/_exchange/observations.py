@@ -88,9 +88,9 @@ def merged(tables: Iterable[pa.Table]) -> pa.Table:
         return pa.concat_tables([rest, *starmap(counted, extra.items())]).combine_chunks()
     names, codes = _encoded(every.column("channel").combine_chunks())
     order = _UNSORTED if len(names) == 1 else pc.array_sort_indices(names).to_numpy()  # null is last
-    ranks = np.empty(len(names), np.int64)
-    ranks[order] = np.arange(len(names))
-    codes = ranks[codes] + every.column("input").to_numpy() % EARLIER * np.int64(len(names))
+    numbers = np.empty(len(names), np.int64)
+    numbers[order] = np.arange(len(names))
+    codes = numbers[codes] + every.column("input").to_numpy() % EARLIER * np.int64(len(names))
     newest = np.full(2 * len(names), _NONE)
     times, rows = every.column("max_timestamp").fill_null(_NONE).to_numpy(), every.column("count").to_numpy()
     np.maximum.at(newest, codes, times)

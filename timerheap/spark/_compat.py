@@ -160,6 +160,17 @@ def to_record_batch(
     return pa.RecordBatch.from_arrays(columns, names=type_.names)
 
 
+def _serializer(
+    zone: str, safe: bool = False, ints_to_decimals: bool = False, by_name: bool = True, infer: bool = True
+) -> Any:
+    """Return what converted the frames of a pandas function before 4.2."""
+    from pyspark.sql.pandas import serializers
+
+    make = cast(Any, serializers).ArrowStreamPandasUDFSerializer
+    coercion = _if_known(make, int_to_decimal_coercion_enabled=ints_to_decimals)
+    return make(zone, safe, by_name, arrow_cast=infer, **coercion)
+
+
 def on_connect(spark: object) -> bool:
     """Return whether a session, or what it has made, is of Spark Connect: without a JVM or SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
@@ -396,14 +407,3 @@ class StateClient:
     def socket(self) -> object:
         """The connection to Spark."""
         return getattr(self._client, "_client_socket", None)
-
-
-def _serializer(
-    zone: str, safe: bool = False, ints_to_decimals: bool = False, by_name: bool = True, infer: bool = True
-) -> Any:
-    """Return what converted the frames of a pandas function before 4.2."""
-    from pyspark.sql.pandas import serializers
-
-    make = cast(Any, serializers).ArrowStreamPandasUDFSerializer
-    coercion = _if_known(make, int_to_decimal_coercion_enabled=ints_to_decimals)
-    return make(zone, safe, by_name, arrow_cast=infer, **coercion)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from timerheap._states import (
     AggregatingHandle,
@@ -188,28 +188,23 @@ class WindowStateStore:
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
         """Return a value state."""
-        state: ValueState = self._state(state_descriptor, ValueStateDescriptor)
-        return state
+        return cast(ValueState, self._state(state_descriptor, ValueStateDescriptor))
 
     def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState:
         """Return a list state; each call reads or writes the whole list."""
-        state: ListState = self._state(state_descriptor, ListStateDescriptor)
-        return state
+        return cast(ListState, self._state(state_descriptor, ListStateDescriptor))
 
     def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
         """Return a map state; each call reads or writes the whole map."""
-        state: MapState = self._state(state_descriptor, MapStateDescriptor)
-        return state
+        return cast(MapState, self._state(state_descriptor, MapStateDescriptor))
 
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState:
         """Return a reducing state."""
-        state: ReducingState = self._state(state_descriptor, ReducingStateDescriptor)
-        return state
+        return cast(ReducingState, self._state(state_descriptor, ReducingStateDescriptor))
 
     def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState:
         """Return an aggregating state."""
-        state: AggregatingState = self._state(state_descriptor, AggregatingStateDescriptor)
-        return state
+        return cast(AggregatingState, self._state(state_descriptor, AggregatingStateDescriptor))
 
     def _state(self, descriptor: object, class_: type[StateDescriptor]) -> Any:
         if not isinstance(descriptor, class_):

@@ -465,7 +465,7 @@ class KeyedProcessOperator(KeyedOperator):
     -----
     Flink: ``KeyedProcessOperator`` over ``InternalTimerServiceImpl``, and the methods of
     ``KeyedOneInputStreamOperatorTestHarness``. State is kept in memory, with the checks of state on
-    Spark; see `MemoryRuntimeContext`.
+    Spark.
 
     An exception of the function is raised with a note that names the key and the timestamp. Elements emitted
     before the exception are returned by the next call. If a timer raises an exception, the watermark is not

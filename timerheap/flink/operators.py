@@ -454,7 +454,7 @@ class KeyedProcessOperator(KeyedOperator):
         empty lists. Needed with a clock that fires timers between calls.
     event_time_timers, processing_time_timers : KeyedTimerQueue, optional
         The queues of the timers; by default two new ones, ``TimerQueue(max_parallelism)``. Timers that a
-        queue already holds belong to the operator.
+        queue already holds belong to the operator. The namespace of a timer is its name, or None.
 
     Raises
     ------

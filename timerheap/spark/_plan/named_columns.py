@@ -17,7 +17,7 @@ from timerheap.spark._columns import TIME, computed_name
 from timerheap.spark._compat import grouping_of
 from timerheap.spark._plan.arguments import data_frame, named_column, quoted
 from timerheap.spark._worker.row_runner import AssignedTimes
-from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
+from timerheap.watermarks import WatermarkStrategy
 
 ColumnOrName = str | Column
 
@@ -87,7 +87,9 @@ class Columns:
         ``event_time`` and `prefix` + ``watermark``.
         """
         if event_time is None and assigns_time(watermark):
-            self.df = with_assigned_time(self.df, watermark.timestamp_assigner)
+            fields = [StructField(field.name, field.dataType) for field in self.df.schema]
+            times = AssignedTimes(watermark.timestamp_assigner, self.df.schema)
+            self.df = map_batches(self.df, times, StructType([*fields, StructField(TIME, LongType())]))
             return TIME, watermark
         event_time = self.event_time(prefix + "event_time", event_time)
         return event_time, self.watermark(prefix + "watermark", watermark, event_time)
@@ -155,13 +157,6 @@ def ungrouped(argument: str, df: Any, key_argument: str, key: Any) -> tuple[Any,
 def assigns_time(watermark: object) -> bool:
     """Return whether a strategy has a timestamp assigner."""
     return isinstance(watermark, WatermarkStrategy) and watermark.timestamp_assigner is not None
-
-
-def with_assigned_time(df: DataFrame, assigner: TimestampAssigner) -> DataFrame:
-    """Return the rows with the event time that an assigner computes, in the column `TIME`."""
-    fields = [StructField(field.name, field.dataType) for field in df.schema]
-    timed = StructType([*fields, StructField(TIME, LongType())])
-    return map_batches(df, AssignedTimes(assigner, df.schema), timed)
 
 
 def map_batches(df: DataFrame, stage: Stage, result: StructType | str) -> DataFrame:

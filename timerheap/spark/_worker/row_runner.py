@@ -102,7 +102,7 @@ def _columns(table: pa.Table, type_: StructType, key: Sequence[str]) -> list[Col
         ]
     except OUT_OF_RANGE:
         for path, column, of in _leaves((), table.to_struct_array().combine_chunks(), type_):
-            row = _first_unreadable(column, of)
+            row = next((at for at in range(len(column)) if not _read(column.slice(at, 1), of)), None)
             if path and row is not None:
                 whose = ", ".join(
                     _shown(table.column(name).combine_chunks().slice(row, 1), type_[name].dataType)
@@ -137,10 +137,6 @@ def _leaves(
     for field, child in zip(type_, column.flatten(), strict=True):
         inner = path if field.name.startswith(HIDDEN) else (*path, field.name)
         yield from _leaves(inner, child, field.dataType)
-
-
-def _first_unreadable(column: pa.Array, type_: DataType) -> int | None:
-    return next((row for row in range(len(column)) if not _read(column.slice(row, 1), type_)), None)
 
 
 def _read(value: pa.Array, type_: DataType) -> tuple[Any, ...]:

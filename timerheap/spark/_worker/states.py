@@ -310,15 +310,11 @@ class BatchGroupRuntimeContext(GroupRuntimeContext, BatchRuntimeContext):
 
     def _handle(self, class_: type[H], descriptor: StateDescriptor, types: tuple[Any, ...]) -> H:
         ttl = descriptor.ttl_config
-        if ttl is not None and class_ is not _BatchValueHandle:
+        if ttl is not None and (class_ is not _BatchValueHandle or has_event_time(ttl)):
             raise NotImplementedError(
                 f"state {descriptor.name!r} of a BatchProcessFunction must be a value state to have a time "
-                f"to live, got a {class_.kind} state; register timers, and clear the state in on_timers"
-            )
-        if ttl is not None and has_event_time(ttl):
-            raise NotImplementedError(
-                f"state {descriptor.name!r} of a BatchProcessFunction must have a time to live in processing "
-                "time, got event time; register timers, and clear the state in on_timers"
+                f"to live, in processing time, got a {class_.kind} state with {ttl}; register timers, and "
+                "clear the state in on_timers"
             )
         return super()._handle(class_, descriptor, types)
 

@@ -549,7 +549,7 @@ class Stored:
         group.evolved = False
         manifest.losses = group.losses()  # after the parts: windows count some when they are written
         manifest.runs = sorted(self._runs.values(), key=lambda run: run.kind)
-        manifest.token = os.urandom(16)
+        manifest.token = os.urandom(16)  # not of the contents: a retry must not match the first one's file
         store.write_manifest(manifest)
 
     def _save_clock(self, store: ChunkStore, clock: bytes, writes: bool) -> None:
@@ -560,7 +560,7 @@ class Stored:
             for half in _HALVES if before else ():
                 store.remove(CLOCK, half)
             manifest.clock, manifest.clock_apart, manifest.clock_stale = clock, False, False
-        elif writes or not before:
+        elif writes or not before:  # the clock is that of all groups of the task: one of them is enough
             manifest.clock, manifest.clock_apart, manifest.clock_stale = b"", True, False
             for half, data in zip(_HALVES, halves(clock), strict=True):
                 now = digest(data)
@@ -571,7 +571,7 @@ class Stored:
             manifest.clock_stale = True
 
     def _save_part(self, store: ChunkStore, part: CheckpointedPart, whole: bool) -> None:
-        changes = part.changes()
+        changes = part.changes()  # even before a rewrite: the next save must not write them again
         run = self._runs.get(part.kind)
         if run is None:
             run = Run(part.kind)
@@ -579,7 +579,7 @@ class Stored:
                 self._runs[run.kind] = run
                 self._check_schema(store, part, run)
         changed = 0 if changes is None else size_of(changes)
-        live = run.size * len(part) // max(1, run.entries)
+        live = run.size * len(part) // max(1, run.entries)  # to measure the part would cost O(part)
         rewrite = whole or self._tiers.overgrown(run.nbytes, changed, live)
         if not rewrite and changes is None:
             return
@@ -637,6 +637,7 @@ class Stored:
             segment.nbytes += len(data)
             segment.digest = joint_digest(data, segment.digest)
             segment.data = data if segment.count == 1 and len(data) < _SMALL else b""
+        # Only now: chunks that are written anew need no removal, which would be another call.
         for left in range(below + segment.count + 1, before + 1):
             store.remove(kind, left)
         if segment.count:

@@ -28,6 +28,22 @@ from timerheap.spark._group.memory import (
 )
 from timerheap.types import LOCAL
 
+_FORMATS: dict[pa.DataType, str] = {
+    pa.int8(): "integer",
+    pa.int16(): "integer",
+    pa.int32(): "integer",
+    pa.int64(): "integer",
+    pa.float32(): "float",
+    pa.float64(): "float",
+    pa.bool_(): "bool",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+}
+
+_FIRST, _LAST = np.datetime64("0001-01-02", "us"), np.datetime64("9999-12-31", "us")  # in each time zone
+
 
 class ArrayLayout:
     """A growable array of `n` values: a validity bitmap, other buffers, and those of fields or elements.
@@ -303,23 +319,6 @@ def _append_offsets(offsets: Buffer, ends: np.ndarray, base: int) -> None:
     if not offsets.used:
         offsets.append(np.zeros(1, np.int64))
     offsets.append(ends[1:].astype(np.int64) + (base - int(ends[0])))
-
-
-_FORMATS: dict[pa.DataType, str] = {
-    pa.int8(): "integer",
-    pa.int16(): "integer",
-    pa.int32(): "integer",
-    pa.int64(): "integer",
-    pa.float32(): "float",
-    pa.float64(): "float",
-    pa.bool_(): "bool",
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
-}
-
-_FIRST, _LAST = np.datetime64("0001-01-02", "us"), np.datetime64("9999-12-31", "us")  # in each time zone
 
 
 def column_reader(column: pa.Array) -> ColumnReader | None:

@@ -23,6 +23,13 @@ from timerheap.spark._group.tables import IdTable, StateTable
 Compact = Callable[[pa.Array, np.ndarray], pa.Array]
 """Removes what later entries of the same row supersede, given rows and which of them are whole contents."""
 
+L = TypeVar("L")
+
+SMALL = 256
+"""The contents of all keys at hand are loaded at once, except those with more entries than this."""
+
+_ROW_ENTRIES = 4096  # in one row of a chunk, so that no chunk grows with the contents of a key
+_SEARCHES = 64  # of one map in a batch before it is loaded, which costs as much as about this many
 _CHAIN = pa.list_(pa.field("link", pa.struct([("segment", pa.int64()), ("length", pa.int64())])))
 
 
@@ -57,7 +64,7 @@ class Edits:
 
     def composed(self, compact: Compact) -> Edits:
         """Return edits with the same effect and one row for each key."""
-        if IdIndex().put_many(self.ids, 0).all():
+        if IdIndex().put_many(self.ids, 0).all():  # as most often, which is cheaper to see than to sort
             return self
         codes, ids = pd.factorize(self.ids)
         order = np.argsort(codes, kind="stable")
@@ -213,14 +220,6 @@ def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     counts = stops - starts
     ends = np.cumsum(counts)
     return np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
-
-
-SMALL = 256
-"""The contents of all keys at hand are loaded at once, except those with more entries than this."""
-
-_ROW_ENTRIES = 4096  # in one row of a chunk, so that no chunk grows with the contents of a key
-
-L = TypeVar("L")
 
 
 class GrowingState(ABC, Generic[L]):
@@ -518,9 +517,6 @@ class ListTable(GrowingState[list[Any]]):
         return Edits(np.fromiter(pending, np.int64, len(pending)), replaces, rows)
 
 
-_SEARCHES = 64  # of one map in a batch before it is loaded, which costs as much as about this many
-
-
 class _Changes:
     """The changes of one map: what was there is replaced or not, keys are removed, then entries put."""
 
@@ -544,6 +540,9 @@ class MapTable(GrowingState[dict[Any, Any]]):
     """
 
     shape = "map"
+    _row_type = staticmethod(log_type)
+    _compact = staticmethod(compact)
+    _whole = staticmethod(maps)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -553,20 +552,8 @@ class MapTable(GrowingState[dict[Any, Any]]):
         self._searched: dict[int, tuple[int, pa.Array | None]] = {}  # how often, and the log
 
     @staticmethod
-    def _row_type(type_: pa.DataType) -> pa.DataType:
-        return log_type(type_)
-
-    @staticmethod
     def _type_of(rows: pa.DataType) -> pa.DataType:
         return pa.map_(rows.value_type.field("key").type, rows.value_type.field("value").type)
-
-    @staticmethod
-    def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
-        return compact(rows, whole)
-
-    @staticmethod
-    def _whole(rows: pa.Array) -> pa.Array:
-        return maps(rows)
 
     def load(self, key_id: int) -> dict[Any, Any]:
         """Return the entries of a key in the order of insertion; changes reach the dict."""
@@ -624,13 +611,11 @@ class MapTable(GrowingState[dict[Any, Any]]):
             self._loaded[key_id].update(entries)
 
     def remove(self, key_id: int, entry: Any) -> None:
-        """Remove an entry of a key, if it has it.
-
-        It is recorded even if the entry is known to be missing: whether that is known depends on what is
-        loaded, and all attempts of a task must write the same.
-        """
+        """Remove an entry of a key, if it has it."""
         if key_id in self._loaded:
             self._loaded[key_id].pop(entry, None)
+        # Even if the entry is known to be missing: whether that is known depends on what is loaded, and all
+        # attempts of a task must write the same.
         self._changes(key_id).remove(entry)
 
     def remove_all(self, key_id: int) -> None:

@@ -119,7 +119,7 @@ class KeyTable:
         """Return the ids of keys whose hashes are ids of others, and add the new keys."""
         ids, known = self._find_displaced(columns)
         left, round_ = np.flatnonzero(~known), 0
-        while len(left):
+        while len(left):  # more than once only where second hashes collide, too
             keys = _taken(columns, left)
             second = self._second_hashes(keys, len(left), round_)
             first = np.flatnonzero(~self._displaced.find_many(second)[1])
@@ -137,7 +137,7 @@ class KeyTable:
             self._displaced.put_many(second, ids)
             self._hashes.put(ids, pa.array(hashes))
             self._add(ids, self._structs(columns))
-        except MemoryError:
+        except MemoryError:  # all of a key or nothing of it: the caller may try again
             self._displaced.remove_many(second)
             self._hashes.remove(ids)
             raise

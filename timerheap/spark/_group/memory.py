@@ -55,6 +55,14 @@ _WITHOUT_RESERVATION = {
 }
 
 _NOTHING = np.empty(0, np.uint8)
+_files: weakref.WeakSet[LiveFile] = weakref.WeakSet()
+
+if sys.platform == "linux":
+    _libc = ctypes.CDLL(None)
+    _mmap, _mprotect = _libc.mmap, _libc.mprotect
+    _mmap.restype = ctypes.c_void_p
+    _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -275,7 +283,7 @@ class LiveFile:
         file._locked = True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            if not os.fstat(fd).st_nlink:
+            if not os.fstat(fd).st_nlink:  # a sweep took it for one of a dead worker before it was locked
                 raise FileNotFoundError(errno.ENOENT, "removed before it was locked", path)
             if system := _without_reservation(fd):
                 raise OSError(errno.EOPNOTSUPP, f"{system} cannot reserve space for later writes", path)
@@ -334,7 +342,7 @@ class LiveFile:
         """Write what describes the structures in the file; return False if the file is given up."""
         sealed = seal(_HEAD, head)
         block = self.allocate(len(sealed))
-        self._trim()
+        self._trim()  # after the head has its place: it must lie within what is left
         if self.failure is not None:
             return False
         block.bytes[: len(sealed)] = np.frombuffer(sealed, np.uint8)
@@ -508,20 +516,12 @@ class LiveFile:
         return np.frombuffer(mapping, np.uint8)
 
 
-_files: weakref.WeakSet[LiveFile] = weakref.WeakSet()
-
-
 def _leave_to_parent() -> None:
     for file in _files:
         file.leave_to_parent()
 
 
 if sys.platform == "linux":
-    _libc = ctypes.CDLL(None)
-    _mmap, _mprotect = _libc.mmap, _libc.mprotect
-    _mmap.restype = ctypes.c_void_p
-    _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     os.register_at_fork(after_in_child=_leave_to_parent)
 
 

@@ -19,6 +19,12 @@ from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.tables import Slab
 from timerheap.timer import MIN_WATERMARK
 
+RowOrder = Literal["event_time", "arrival"]
+"""When rows reach the function: in event-time order behind the watermark, or on arrival."""
+
+_OWN = pa.schema([(ROW_ID, pa.int64()), (ROW_TIMESTAMP, pa.int64())])
+_NONE = (np.empty(0, np.int64),) * 3
+
 
 def content_order(
     rows: pa.RecordBatch,
@@ -63,13 +69,6 @@ def _comparable(columns: list[pa.Array]) -> Iterator[pa.Array]:
             yield pa.array([None if value is None else repr(value) for value in python_values(column)])
         else:
             yield column
-
-
-RowOrder = Literal["event_time", "arrival"]
-"""When rows reach the function: in event-time order behind the watermark, or on arrival."""
-
-_OWN = pa.schema([(ROW_ID, pa.int64()), (ROW_TIMESTAMP, pa.int64())])
-_NONE = (np.empty(0, np.int64),) * 3
 
 
 class RowBuffer:
@@ -153,6 +152,7 @@ class RowBuffer:
         Returns these rows, and perhaps others, and the positions of these rows, in `content_order` if wanted.
         """
         arrived = KeyedRows.concatenated([self._nothing, *self._new])
+        # Only what stays goes through the slab: most rows are released by the micro-batch that brings them.
         self._new = [arrived.where(arrived.timestamps > watermark)]
         try:
             self._settle()
@@ -188,7 +188,7 @@ class RowBuffer:
         """Remove and return the due rows of the slab."""
         due = self._heap.pop_due(watermark)
         rows = self._rows(due.namespaces, due.key_hashes, due.timestamps)
-        if len(due):
+        if len(rows):
             self._slab.drop(due.namespaces)
             left = self._unsaved[2] > watermark
             self._unsaved = tuple(column[left] for column in self._unsaved)

@@ -18,6 +18,19 @@ from timerheap.spark._arrow import clear_unequal, wide_rows
 from timerheap.spark._group.columns import Column, python_values
 from timerheap.spark._group.memory import PROCESS, Buffer, Memory
 
+_FEW = 64  # dead values that are never worth a compaction
+_SMALL = 64 << 10  # bytes that are never worth one
+_PIECE = 1 << 16  # values that a compaction copies at a time
+
+_CELL_CLASSES: dict[pa.DataType, type] = {
+    pa.int8(): int,
+    pa.int16(): int,
+    pa.int32(): int,
+    pa.int64(): int,
+    pa.float64(): float,
+    pa.bool_(): bool,
+}
+
 
 def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the last row for each value of the first column, which is int64; O(rows), without sorting."""
@@ -56,11 +69,6 @@ def with_version(batch: pa.RecordBatch, version: str) -> pa.RecordBatch:
     if column.slice(0, nulls).null_count == nulls:
         return batch.slice(nulls)
     return batch.filter(column.is_valid())
-
-
-_FEW = 64  # dead values that are never worth a compaction
-_SMALL = 64 << 10  # bytes that are never worth one
-_PIECE = 1 << 16
 
 
 class Slab:
@@ -173,7 +181,7 @@ class Slab:
         kept = np.flatnonzero(_mask(places, len(self)))
         column = Column(self.type, self._memory)
         try:
-            for start in range(0, len(kept), _PIECE):
+            for start in range(0, len(kept), _PIECE):  # a copy of all at once would need the room twice
                 column.append(self._column.take(kept[start : start + _PIECE]))
         except MemoryError:
             column.clear()
@@ -291,6 +299,7 @@ class IdTable:
             places, held = self._index.find_many(ids)
         else:  # each value gets a new place
             places, held = np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
+        # In this order: the first two may raise a MemoryError and change nothing yet; writing cannot fail.
         places = self._slab.plan(values, places, held)
         self._index.put_many(ids[~held], places[~held])
         self._slab.write(values, places, held)
@@ -333,16 +342,6 @@ class IdTable:
                 self._index.put_many(ids, moved)
                 return True
         return False
-
-
-_CELL_CLASSES: dict[pa.DataType, type] = {
-    pa.int8(): int,
-    pa.int16(): int,
-    pa.int32(): int,
-    pa.int64(): int,
-    pa.float64(): float,
-    pa.bool_(): bool,
-}
 
 
 class StateTable:

@@ -31,6 +31,11 @@ SCHEMA = pa.schema(
     [("op", pa.int8()), ("timestamp", pa.int64()), ("key_hash", pa.int64()), ("namespace", pa.int64())]
 )
 
+_SCANS = 32  # of a heap for single keys, before it is sorted for them
+_MANY_RUNS = 16  # of operations of one kind, from which on a replay merges them first
+_FEW = 64  # changes that are copied one by one: for so few, keeping their columns takes longer
+_LAST = (1 << 63) - 1  # namespace of a name
+
 
 def in_order(
     timestamps: np.ndarray, key_hashes: np.ndarray, namespaces: np.ndarray
@@ -105,9 +110,6 @@ def _last_of_each(journal: TimerJournal, named: np.ndarray) -> np.ndarray:
     return np.sort(last.timestamps)
 
 
-_SCANS = 32
-
-
 def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarray:
     """Return the key ids of the timers up to `time`, or of the first `limit` to fire; O(due timers)."""
     rows = heap._due_rows(time)
@@ -153,10 +155,6 @@ class TimersOfKeys:
         found = {*zip(*(column[mine].tolist() for column in columns), strict=True)}
         found |= self._pushed.get(key_id, set())
         return sorted(timer for timer in found if (timer[0], key_id, timer[1]) in heap)
-
-
-_MANY_RUNS = 16
-_FEW = 64  # changes that are copied one by one: for so few, keeping their columns takes longer
 
 
 class JournalledTimers:
@@ -279,7 +277,7 @@ class JournalledTimers:
         self._append(changes[(changes[:, 1] > until) | (changes[:, 3] != 0)])  # a name's may have been later
         self._append(np.array([[POP_DUE, until, 0, 0]]))
         heap = self.heap
-        if len(left := heap._due_rows(until)):  # registered for a time that was over
+        if len(left := heap._due_rows(until)):  # registered for a time that was over: the pop is not for them
             columns = (column[left] for column in (heap.timestamps, heap.key_hashes, heap.namespaces))
             self._append(np.column_stack([np.full(len(left), PUSH), *columns]))
 
@@ -368,9 +366,6 @@ def namespace_of(name: str) -> int:
         raise ValueError(f"name must be valid Unicode, got {name!r}") from None
 
 
-_LAST = (1 << 63) - 1  # namespace of a name
-
-
 class TimerNames:
     """The names of a key group's timers, and their namespaces.
 
@@ -416,7 +411,7 @@ class TimerNames:
         """Return the namespace of a name; from now on it is in use."""
         namespace, used = self._look_up(name)
         if not used:
-            self.part().store(namespace, name)
+            self.part().store(namespace, name)  # made with the first name: most groups have none
         self.known[name] = namespace
         return namespace
 

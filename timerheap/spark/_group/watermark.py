@@ -39,6 +39,7 @@ _VERSION = 2
 _HEADER = struct.Struct("<BBqI")
 _LENGTH = struct.Struct("<i")
 _INPUT = struct.Struct("<qIqqB")
+_NEVER = MIN_WATERMARK  # the time of activity of a channel without a clock
 
 
 @dataclass(slots=True)
@@ -170,9 +171,6 @@ class _Reader:
         texts = pa.Array.from_buffers(pa.large_string(), n, [named, pa.py_buffer(offsets), text])
         texts.validate(full=True)
         return replace(input_, column=column, names=texts.to_pylist())
-
-
-_NEVER = MIN_WATERMARK  # the time of activity of a channel without a clock
 
 
 class InputChannels:
@@ -464,7 +462,7 @@ class WatermarkState:
         for number, input_ in enumerate(self._inputs):
             rows = np.flatnonzero(inputs == number)
             channels[rows] = input_.activate([names[row] for row in rows.tolist()], at)
-        self._combine()
+        self._combine()  # before any advances, so that within a micro-batch none overtakes another
         timed = observed.column("max_timestamp").is_valid().to_numpy()
         max_timestamps = observed.column("max_timestamp").fill_null(0).to_numpy()
         counts = observed.column("count").to_numpy()
@@ -472,7 +470,7 @@ class WatermarkState:
             rows = np.flatnonzero(timed & (inputs == number))
             input_.observe(channels[rows], max_timestamps[rows], counts[rows], now)
         self._combine()
-        if now is not None:
+        if now is not None:  # last: a channel with rows in this micro-batch is not idle
             for input_ in self._inputs:
                 input_.mark_idle(now, drained)
                 input_.follow_clock(now, drained)

@@ -160,7 +160,7 @@ class LiveGroups:
 
     def load(self, label: int) -> tuple[KeyGroup, Stored]:
         """Return the current key group."""
-        held = _cache.take(self._owner, label)
+        held = _cache.take(self._owner, label)  # also out of the cache: the batch that changes it may fail
         manifest = self._store.read_manifest()
         if manifest is None:
             self._count(Counts(new=1))
@@ -319,7 +319,7 @@ class LiveStore:
         directory = self._directory(group)
         path = _released(directory, group, token)
         for other in self._found.pop(group, []):
-            if other != path:
+            if other != path:  # of a save that was never committed, or before the group was loaded elsewhere
                 _remove_unless_locked(other)
         label = self._label(group, token)
         if known is not None:
@@ -339,7 +339,7 @@ class LiveStore:
         file.label = self._label(group, token)
         if not file.write_head(head):
             return
-        try:
+        try:  # in this order: under its name a file is whole, and it is locked until it has the name
             file.move(_released(self._directory(group), group, token))
             file.unlock()
         except OSError as e:

@@ -223,7 +223,7 @@ class SparkStore:
 
     def write_manifest(self, manifest: Manifest) -> None:
         if self._label is not None:
-            self._manifests.pop(self._label, None)
+            self._manifests.pop(self._label, None)  # the answer that is kept is old from now on
             if self._audit is not None:
                 manifest.batch = self._audit.batch
                 self._audit.saved(key_group_of(self._label))

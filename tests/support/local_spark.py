@@ -57,6 +57,7 @@ def start_spark(
         # Few rows, and each query has code of its own to compile.
         .config("spark.sql.codegen.wholeStage", False)
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.sql.lightweightPlanChangeValidation", False)  # Spark's rules are not what is tested
         .config("spark.sql.shuffle.partitions", 2)  # each costs a Python worker in every micro-batch
         .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .config("spark.sql.streaming.numRecentProgressUpdates", 1000)
@@ -65,6 +66,7 @@ def start_spark(
     )
     session.sparkContext.setLogLevel("OFF")
     use_plain_files(session)
+    forget_defaults(session)
     return session
 
 
@@ -101,3 +103,12 @@ def use_plain_files(spark: SparkSession) -> None:
     arguments = array(java.lang.Object, 3)
     arguments[0], arguments[1], arguments[2] = root, conf, files
     put.invoke(None, arguments)
+
+
+def forget_defaults(spark: SparkSession) -> None:
+    """Keep none of Hadoop's 1,100 settings but the file system's: all are sent with every stage and task."""
+    context: Any = spark.sparkContext
+    conf, kept = context._jsc.hadoopConfiguration(), "fs.AbstractFileSystem.file.impl"
+    files = conf.get(kept)
+    conf.clear()
+    conf.set(kept, files)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import streams
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
@@ -113,28 +115,28 @@ CUBES = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (CUBES, TUMBLE + CUBE),
-        (query(HOPS), HOP),
-        (query(CUMULATES), CUMULATE),
-        (query(TUMBLES, "WHERE name = 'a' AND double > 0"), "a,0,5,4,11.10,5.0,1.0"),
-    ],
-    ids=["tumble", "hop", "cumulate", "where"],
-)
+QUERIES = {
+    "tumble": (CUBES, TUMBLE + CUBE),
+    "hop": (query(HOPS), HOP),
+    "cumulate": (query(CUMULATES), CUMULATE),
+    "where": (query(TUMBLES, "WHERE name = 'a' AND double > 0"), "a,0,5,4,11.10,5.0,1.0"),
+}
+
+
 @pytest.mark.promises("Flink SQL", "supported", "late rows")
-def test_late_rows_of_slices_are_the_same_as_in_flink(
-    text: str, expected: str, spark: SparkSession, tmp_path: Path
-) -> None:
-    """Rows that WHERE drops, such as the one at 8, advance the watermark too."""
-    batches = [as_rows(part) for part in (ROWS[:7], ROWS[7:], [END])]
-    streams.write_batches(tmp_path / "input", batches, SCHEMA)
+def test_late_rows_of_slices_are_the_same_as_in_flink(spark: SparkSession, tmp_path: Path) -> None:
+    """Of all queries in one stream. Rows that WHERE drops, such as that at 8, advance the watermark too."""
+    streams.write_batches(tmp_path / "input", map(as_rows, (ROWS[:7], [*ROWS[7:], END])), SCHEMA)
     streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t1")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
-    result = timerheap.spark.sql(spark, text, strategy, max_parallelism=2)
-    streams.run(result, tmp_path)
-    assert streams.sink(spark, tmp_path) == results(expected)
+    whole: list[DataFrame] = []
+    for name, (text, _) in QUERIES.items():
+        result = timerheap.spark.sql(spark, text, strategy, max_parallelism=2)
+        whole.append(result.toDF(*"abcdefg").withColumn("query", F.lit(name)))
+    streams.run(reduce(DataFrame.union, whole), tmp_path)
+    found = streams.sink(spark, tmp_path)
+    for name, (_, expected) in QUERIES.items():
+        assert [row[:-1] for row in found if row[-1] == name] == results(expected), name
 
 
 def test_distinct_values_and_late_rows_of_sessions_are_the_same_as_in_flink(
@@ -144,7 +146,7 @@ def test_distinct_values_and_late_rows_of_sessions_are_the_same_as_in_flink(
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
     text = query("SESSION(TABLE t1 PARTITION BY name, DESCRIPTOR(rowtime), INTERVAL '2' SECOND)")
     text = text.replace("MIN(float)", "COUNT(DISTINCT double), COUNT(DISTINCT string)")
-    for batches in ([ROWS[:4]], [ROWS[4:7], ROWS[7:], [END]]):
+    for batches in ([ROWS[:4]], [ROWS[4:7], [*ROWS[7:], END]]):
         streams.write_batches(tmp_path / "input", map(as_rows, batches), SCHEMA)
         streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t1")
         streams.run(timerheap.spark.sql(spark, text, strategy, max_parallelism=2), tmp_path)

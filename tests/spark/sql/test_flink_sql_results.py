@@ -7,13 +7,15 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import streams
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap.spark._sql.parser import parsed
@@ -64,6 +66,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, folders: dict[str, Path]) -> dict[str, DataFrame]:
+    """Read each table once, without the rows that are only in streams."""
+    return {table: spark.read.parquet(str(folder)).where("id < 98") for table, folder in folders.items()}
+
+
 @pytest.fixture
 def views(spark: SparkSession) -> Iterator[None]:
     yield
@@ -82,10 +90,9 @@ def answers(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
     return sorted(([plain(value) for value in row] for row in rows), key=repr)
 
 
-def of_batch(spark: SparkSession, folders: dict[str, Path], name: str) -> list[list[Any]]:
-    for table, folder in folders.items():
-        df = spark.read.parquet(str(folder))
-        df.where(df.id < 98).createOrReplaceTempView(table)
+def of_batch(spark: SparkSession, tables: dict[str, DataFrame], name: str) -> list[list[Any]]:
+    for table, df in tables.items():
+        df.createOrReplaceTempView(table)
     return answers(streams.rows(timerheap.spark.sql(spark, QUERIES[name]["sql"], max_parallelism=2)))
 
 
@@ -121,9 +128,9 @@ def of_stream(spark: SparkSession, folders: dict[str, Path], name: str, work: Pa
     note="a row is emitted once, when the watermark has passed it, and never changes",
 )
 def test_a_batch_has_the_results_of_flink(
-    name: str, spark: SparkSession, folders: dict[str, Path], views: None
+    name: str, spark: SparkSession, tables: dict[str, DataFrame], views: None
 ) -> None:
-    assert of_batch(spark, folders, name) == QUERIES[name]["rows"]
+    assert of_batch(spark, tables, name) == QUERIES[name]["rows"]
 
 
 @pytest.mark.parametrize(
@@ -157,20 +164,27 @@ NO_KEYS = (
 
 
 def test_two_sides_of_one_table_are_computed_by_one_operator(
-    spark: SparkSession, folders: dict[str, Path], views: None, tmp_path: Path
+    spark: SparkSession, folders: dict[str, Path], tables: dict[str, DataFrame], views: None, tmp_path: Path
 ) -> None:
     """They have the rows that two tables with the same contents have, in each kind of a join."""
-    df = spark.read.parquet(str(folders["l"])).where("id < 98")
-    df.createOrReplaceTempView("l")
-    df.createOrReplaceTempView("r")
+    for table in "lr":
+        tables["l"].createOrReplaceTempView(table)
     both = "L.k AS k1, R.k AS k2, L.n AS n1, L.s AS s1, R.n AS n2, R.s AS s2, L.window_end AS e1"
-    found = {}
-    for how in ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"):
-        together, apart = (
-            timerheap.spark.sql(spark, f"SELECT {both} FROM {SIDES.format(how, table)}") for table in "lr"
+    kinds = ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
+
+    def joined(table: str) -> dict[str, list[list[Any]]]:
+        """Return the rows of all kinds, which one job computes."""
+        each = (
+            timerheap.spark.sql(spark, f"SELECT {both} FROM {SIDES.format(how, table)}").withColumn(
+                "how", F.lit(how)
+            )
+            for how in kinds
         )
-        found[how] = answers(streams.rows(together))
-        assert found[how] == answers(streams.rows(apart))
+        rows = streams.rows(reduce(DataFrame.union, each))
+        return {how: answers([row[:-1] for row in rows if row[-1] == how]) for how in kinds}
+
+    found = joined("l")
+    assert found == joined("r")
     assert len({len(rows) for rows in found.values()}) == 4
     together, apart = (timerheap.spark.sql(spark, NO_KEYS.format(table)) for table in "lr")
     assert answers(streams.rows(together)) == answers(streams.rows(apart)) != []

@@ -11,6 +11,7 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,16 @@ def files(nexmark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def rows(nexmark: Any, files: Path, spark: SparkSession, tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def rows(nexmark: Any, files: Path, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return a function that runs a query and returns its final rows; those without state run as a batch."""
 
+    @cache
     def run(name: str) -> Any:
         query = nexmark.spark.QUERIES[name]
         if query.__module__.endswith("plain") and name != "q17":
             return query(nexmark.streams.events(spark, files / "spark", batch=True))
-        work = tmp_path / name
+        work = tmp_path_factory.mktemp(name)
         return nexmark.compare.final(name, nexmark.spark.results(spark, query, files, work))
 
     return run

@@ -35,7 +35,7 @@ def test_a_moved_processor_goes_on_as_one_that_was_never_moved(
     spark: SparkSession, tmp_path: Path, style: Style
 ) -> None:
     processor = Commands(style)
-    batches = random_batches(seed=1, batches=6)
+    batches = random_batches(seed=1, batches=4)
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
 
     def unmoved() -> list[list[tuple[Any, ...]]]:
@@ -44,16 +44,16 @@ def test_a_moved_processor_goes_on_as_one_that_was_never_moved(
         theirs_of = grouped.transformWithState if style == "rows" else grouped.transformWithStateInPandas
         return streams.batches(theirs_of(processor, OUTPUT, "Append", "EventTime"), theirs)
 
-    streams.write_batches(theirs / "in", batches[:3], SCHEMA)
+    streams.write_batches(theirs / "in", batches[:2], SCHEMA)
     assert shown(unmoved())
     initial = InitialState.from_spark(spark, theirs / "checkpoint")
     assert set(initial.states) == {"value", "list", "map", "gone"}
-    streams.write_batches(ours / "in", batches[3:], SCHEMA)
+    streams.write_batches(ours / "in", batches[2:], SCHEMA)
     df = streams.read_stream(spark, ours / "in").withWatermark("at", "2 seconds")
     ours_of = transform_with_state if style == "rows" else transform_with_state_in_pandas
     result = ours_of(df, "k", processor, OUTPUT, "Append", "EventTime", initial_state=initial)
     moved = streams.batches(result, ours)
-    streams.write_batches(theirs / "in", batches[3:], SCHEMA)
+    streams.write_batches(theirs / "in", batches[2:], SCHEMA)
     found, wanted = shown(moved), shown(unmoved())
     assert any("timer " in what for rows in wanted for _, what in rows)
     assert found == wanted
@@ -85,7 +85,7 @@ class Reminder(StatefulProcessor):
                     value.update((row.n,))
                     items.put([(row.n,), (row.n + 1,)])
                     of.updateValue(("x",), (row.n,))
-                self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 3_000)
+                self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1_000)
                 self.handle.registerTimer(CENTURY + row.n)
             timers = [t - CENTURY for t in self.handle.listTimers() if t >= CENTURY]
             for n in () if row.n else timers:

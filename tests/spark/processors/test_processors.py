@@ -21,9 +21,7 @@ from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from timerheap.spark._processors.declared import DeclaredState
-from timerheap.spark._processors.processor_handle import ProcessorHandle
 from timerheap.spark._processors.spark_values import StructCodec
-from timerheap.spark._processors.value_list_map_states import Scope
 
 ROWS = T.StructType().add("k", T.StringType()).add("ops", T.StringType())
 RESULT = T.StructType().add("k", T.StringType()).add("what", T.StringType())
@@ -271,15 +269,16 @@ def test_a_deleted_state_raises_the_error_of_spark() -> None:
 )
 @pytest.mark.promises("StatefulProcessor", "supported", "names of states that Spark refuses")
 def test_a_name_that_spark_refuses_raises_its_error(name: str, error: str) -> None:
-    def declare(*of: Any) -> DeclaredState:
-        return DeclaredState("list", (N,), None)
+    class Naming(Timed):
+        def init(self, handle: Any) -> None:
+            handle.getListState("x$", N)
+            handle.getListState(name, N)
 
-    handle = ProcessorHandle("None", Scope(), declare)
-    handle.getListState("x$", N)
+    stage = Stage(Naming, ROWS, RESULT, **{"x$": DeclaredState("list", (N,), None)})
     with pytest.raises(
         PySparkRuntimeError, match=rf"Error initializing list state: \[{error}\].* name={re.escape(name)}\."
     ):
-        handle.getListState(name, N)
+        stage.batch([("a", "")])
 
 
 @pytest.mark.promises("StatefulProcessor", "supported", "timeMode")

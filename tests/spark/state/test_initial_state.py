@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import streams
 from anything import Anything, cut, delayed, expected, make_rows, process, write
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import (
@@ -23,7 +25,7 @@ from timerheap import (
 
 pytestmark = pytest.mark.spark
 
-BATCHES = cut(delayed(8, make_rows(8, 240)), 5)
+BATCHES = cut(delayed(8, make_rows(8, 240)), 3)
 
 
 class CountsText(Anything):
@@ -33,14 +35,14 @@ class CountsText(Anything):
 
 @pytest.fixture(scope="module")
 def old(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A query that has read the first three batches."""
+    """A query that has read the first two batches."""
     work = tmp_path_factory.mktemp("old")
-    streams.run(process(streams.read_stream(spark, write(work / "input", BATCHES[:3])), "event_time"), work)
+    streams.run(process(streams.read_stream(spark, write(work / "input", BATCHES[:2])), "event_time"), work)
     return work
 
 
 def test_it_goes_on_where_the_other_query_has_stopped(spark: SparkSession, old: Path, tmp_path: Path) -> None:
-    df = streams.read_stream(spark, write(tmp_path / "input", BATCHES[3:]))
+    df = streams.read_stream(spark, write(tmp_path / "input", BATCHES[2:]))
     state = timerheap.spark.read_checkpoint(spark, old / "checkpoint")
     assert state.max_parallelism == 4
     streams.run(process(df, "event_time", max_parallelism=6, initial_state=state), tmp_path)
@@ -108,7 +110,7 @@ def test_buffered_rows_may_have_columns_of_any_name(spark: SparkSession, tmp_pat
 
     def run(work: Path, batches: list[Any], **options: Any) -> list[tuple[Any, ...]]:
         streams.write_batches(work / "in", batches, schema)
-        df = streams.read_stream(spark, work / "in", files=2)
+        df = streams.read_stream(spark, work / "in", files=4)
         options = {"max_parallelism": 8, "watermark": delay} | options
         streams.run(timerheap.spark.process(df, "user", Counts(), result, "at", **options), work)
         return streams.sink(spark, work)
@@ -143,54 +145,48 @@ class Remembers(KeyedProcessFunction):
         return []
 
 
-@pytest.mark.parametrize("other", ["initial_state", "drop_state", "left out for a run"])
 def test_state_is_purged_when_its_time_is_over_although_states_have_changed(
-    spark: SparkSession, tmp_path: Path, other: str
+    spark: SparkSession, tmp_path: Path
 ) -> None:
+    """In a query from the state of another, after a state was dropped, after one was left out for a run."""
     schema = pa.schema([("user", pa.string()), ("at", pa.int64())])
     monotonous = WatermarkStrategy.for_monotonous_timestamps()
 
-    def run(
-        work: Path, rows: list[tuple[str, int]], function: Remembers, **options: Any
-    ) -> dict[str, set[str]]:
+    def read(work: Path) -> dict[str, set[str]]:
+        state = timerheap.spark.read_checkpoint(spark, work / "checkpoint")
+        tables = (state.state(name).select("user", F.lit(name).alias("name")) for name in state.states)
+        found: dict[str, set[str]] = {name: set() for name in state.states}
+        for user, name in reduce(DataFrame.union, tables).collect():
+            found[name].add(user)
+        return found
+
+    def run(work: Path, rows: list[tuple[str, int]], function: Remembers, **options: Any) -> None:
         streams.write_batches(work / "in", [[{"user": user, "at": at} for user, at in rows]], schema)
         df = streams.read_stream(spark, work / "in")
+        options = {"max_parallelism": 2} | options
         result = timerheap.spark.process(
-            df, "user", function, "user string", "at", watermark=monotonous, max_parallelism=2, **options
+            df, "user", function, "user string", "at", watermark=monotonous, **options
         )
         streams.run(result, work)
-        state = timerheap.spark.read_checkpoint(spark, work / "checkpoint")
-        return {name: {row.user for row in state.state(name).collect()} for name in state.states}
 
-    work = tmp_path / "work"
+    work, again, left_out = tmp_path / "work", tmp_path / "again", tmp_path / "left-out"
     both = {f"u{n}" for n in range(20)}
-    found = run(work, [(user, 0) for user in sorted(both)] + [("last", 50)], Remembers("a", "b"))
-    assert found == {"a": both, "b": both}, "the row at the watermark is buffered"
-    if other == "initial_state":
-        state = timerheap.spark.read_checkpoint(spark, work / "checkpoint")
-        work = tmp_path / "again"
-        options = {"drop_state": ["a"], "initial_state": state, "max_parallelism": 3}
-        options["max_parallelism"] = 3
-        streams.write_batches(work / "in", [[{"user": "x", "at": 60}]], schema)
-        df = streams.read_stream(spark, work / "in")
-        result = timerheap.spark.process(
-            df, "user", Remembers("b"), "user string", "at", watermark=monotonous, **options
-        )
-        streams.run(result, work)
-        streams.write_batches(work / "in", [[{"user": "y", "at": 500}]], schema)
-        streams.run(
-            timerheap.spark.process(
-                streams.read_stream(spark, work / "in"), "user", Remembers("b"), "user string", "at",
-                watermark=monotonous, max_parallelism=3,
-            ),
-            work,
-        )  # fmt: skip
-        state = timerheap.spark.read_checkpoint(spark, work / "checkpoint")
-        assert {name: state.state(name).count() for name in state.states} == {"b": 0}
-        return
-    if other == "drop_state":
-        assert run(work, [("x", 60)], Remembers("b", "c"), drop_state=["a"]).keys() == {"b", "c"}
-        assert run(work, [("y", 500)], Remembers("b", "c")) == {"b": set(), "c": set()}
-    else:
-        assert run(work, [("x", 500)], Remembers("b"))["a"] == both, "nobody knows when they expire"
-        assert run(work, [("y", 501)], Remembers("a", "b")) == {"a": {"x"}, "b": {"x"}}
+    first = [*((user, 0) for user in sorted(both)), ("last", 50)]
+    run(work, first, Remembers("a", "b"))
+    assert read(work) == {"a": both, "b": both}, "the row at the watermark is buffered"
+
+    state = timerheap.spark.read_checkpoint(spark, work / "checkpoint")
+    moved = {"drop_state": ["a"], "initial_state": state, "max_parallelism": 3}
+    run(again, [("x", 60)], Remembers("b"), **moved)
+    run(again, [("y", 500)], Remembers("b"), max_parallelism=3)
+    assert read(again) == {"b": set()}
+
+    run(work, [("x", 60)], Remembers("b", "c"), drop_state=["a"])
+    run(work, [("y", 500)], Remembers("b", "c"))
+    assert read(work) == {"b": set(), "c": set()}
+
+    run(left_out, first, Remembers("a", "b"))
+    run(left_out, [("x", 500)], Remembers("b"))
+    assert read(left_out)["a"] == both, "nobody knows when they expire"
+    run(left_out, [("y", 501)], Remembers("a", "b"))
+    assert read(left_out) == {"a": {"x"}, "b": {"x"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 import timerheap.spark
 
@@ -37,8 +40,17 @@ def write_batches(
 
 def read_stream(spark: SparkSession, folder: Path, files: int = 1) -> DataFrame:
     """Read a folder of `write_batches`, so many files a micro-batch; its first file gives the schema."""
-    schema = spark.read.parquet(str(folder / "00000.parquet")).schema
-    return spark.readStream.schema(schema).option("maxFilesPerTrigger", files).parquet(str(folder))
+    reader = spark.readStream.schema(schema_of(folder / "00000.parquet"))
+    return reader.option("maxFilesPerTrigger", files).parquet(str(folder))
+
+
+def schema_of(file: Path) -> StructType:
+    """Return the schema that Spark infers from a Parquet file, for which it would run a job."""
+    schema = pq.read_schema(file)
+    of_spark = (schema.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata")
+    if of_spark is not None:
+        return StructType.fromJson(json.loads(of_spark))
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def with_late(result: DataFrame) -> DataFrame:
@@ -128,7 +140,8 @@ def rows(df: DataFrame) -> list[tuple[Any, ...]]:
 
 def sink(spark: SparkSession, work: Path) -> list[tuple[Any, ...]]:
     """What a query of `run` has written, sorted."""
-    return rows(spark.read.parquet(str(work / "sink")))
+    file = next((work / "sink").glob("*.parquet"))
+    return rows(spark.read.schema(schema_of(file)).parquet(str(work / "sink")))
 
 
 def stream(

@@ -510,10 +510,14 @@ class WatermarkState:
                 self.notices.add(f"{argument}: {notice}; it continues without the old channels")
 
     def _combine(self) -> None:
-        """Advance to the lowest watermark of the active inputs or, without any, to the highest of all."""
+        """Advance to the lowest watermark of the active inputs or, without any, to the highest of all.
+
+        A processor has no inputs: Spark tells it the watermark.
+        """
         valves = [input_.valve for input_ in self._inputs]
         active = [valve.watermark for valve in valves if valve.status is WatermarkStatus.ACTIVE]
-        combined = min(active) if active else max(valve.watermark for valve in valves)
+        highest = max((valve.watermark for valve in valves), default=MIN_WATERMARK)
+        combined = min(active, default=highest)
         self.watermark = max(self.watermark, combined)
 
     def next_change(self) -> int | None:

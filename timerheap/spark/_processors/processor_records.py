@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pandas as pd
@@ -27,28 +27,10 @@ from timerheap.spark._group.columns import column_reader, python_values, row_cla
 from timerheap.spark._processors.declared import FrameSettings
 from timerheap.spark._worker.output import ResultBuffer
 
-
-class InputRows(Protocol):
-    """The rows of a partition, sorted by key."""
-
-    def keys(self, starts: list[int]) -> list[tuple[Any, ...]]:
-        """Return the keys of these rows as the processor receives them."""
-
-    def slice(self, start: int, stop: int) -> Iterator[Any]:
-        """Return what the processor receives of the rows of one key."""
-
-
-class Records(Protocol):
-    """Converts the rows of a query and the results of a processor."""
-
-    def inputs(self, rows: pa.RecordBatch, schema: pa.Schema, key: list[str]) -> InputRows:
-        """Return rows of a schema, but with 64-bit offsets; `key` names the key columns."""
-
-    def emit(self, results: Iterable[Any]) -> None:
-        """Add what a method of the processor has returned, to the end."""
-
-    def flush(self) -> None:
-        """Pass what has been added to the output."""
+_MOST = 1 << 16  # rows of results that become columns at once
+_CHUNK = 1 << 13  # rows that are Python objects at once
+_internals: Any = import_module("pandas.core.internals")  # not a promise of pandas: see `sliced`
+_item = tuple.__getitem__
 
 
 def in_zone(column: pa.Array, zone: str) -> pa.Array:
@@ -59,9 +41,6 @@ def in_zone(column: pa.Array, zone: str) -> pa.Array:
 
     type_ = map_type(column.type, moved)
     return column if type_ == column.type else column.cast(type_)
-
-
-_internals: Any = import_module("pandas.core.internals")  # not a promise of pandas: see `sliced`
 
 
 def sliced(frame: pd.DataFrame, start: int, stop: int) -> pd.DataFrame:
@@ -99,11 +78,8 @@ def _index(n: int) -> pd.RangeIndex:
     return pd.RangeIndex(n)
 
 
-_MOST = 1 << 16  # rows of results that become columns at once
-
-
 class FrameRecords:
-    """See `timerheap.spark._processors.processor_records.Records`.
+    """Makes DataFrames of the rows of a query, and columns of the DataFrames that a processor yields.
 
     result: type of the results
     zone: time zone of the timestamps in the frames, which have none
@@ -123,6 +99,7 @@ class FrameRecords:
         self._rows = 0
 
     def inputs(self, rows: pa.RecordBatch, schema: pa.Schema, key: list[str]) -> _Frames:
+        """Return rows of a schema, but with 64-bit offsets, sorted by their `key` columns."""
         rows = narrow(rows, schema)
         keys = {name: rows.column(name) for name in key}
         columns = [_widened(in_zone(column, self._zone)) for column in rows.columns]
@@ -137,7 +114,7 @@ class FrameRecords:
         return most if total <= nbytes else min(most, max(1, math.ceil(nbytes * rows.num_rows / total)))
 
     def emit(self, results: Iterable[Any]) -> None:
-        """See `Records`; a result is a DataFrame."""
+        """Add what a method of the processor has returned, DataFrames, to the end."""
         for frame in results:
             if not isinstance(frame, pd.DataFrame):
                 raise PySparkValueError(
@@ -165,6 +142,7 @@ class FrameRecords:
         return kept
 
     def flush(self) -> None:
+        """Pass what has been added to the output."""
         if not self._pending:
             return
         pending, self._pending, self._rows = self._pending, [], 0
@@ -212,6 +190,8 @@ def _widened(column: pa.Array) -> pa.Array:
 
 
 class _Frames:
+    """The rows of a partition, sorted by key."""
+
     def __init__(self, frame: pd.DataFrame, keys: dict[str, pa.Array], most: int) -> None:
         self._frame = frame
         self._keys = keys
@@ -224,6 +204,7 @@ class _Frames:
         ]
 
     def keys(self, starts: list[int]) -> list[tuple[Any, ...]]:
+        """Return the keys of these rows as the processor receives them."""
         columns = []
         for name, column in self._keys.items():
             if is_.is_timestamp(column.type):
@@ -233,6 +214,7 @@ class _Frames:
         return list(zip(*columns, strict=True))
 
     def slice(self, start: int, stop: int) -> Iterator[pd.DataFrame]:
+        """Return what the processor receives of the rows of one key."""
         for first in range(start, stop, self._most):
             frame = sliced(self._frame, first, min(stop, first + self._most))
             for i in self._unsure:
@@ -242,12 +224,8 @@ class _Frames:
             yield frame
 
 
-_item = tuple.__getitem__
-_CHUNK = 1 << 13  # rows that are Python objects at once
-
-
 class RowRecords:
-    """See `timerheap.spark._processors.processor_records.Records`.
+    """Makes ``Row`` objects of the rows of a query, and columns of those that a processor yields.
 
     schema: of the results
     zone: time zone of the timestamps in the rows
@@ -271,7 +249,7 @@ class RowRecords:
         return _Rows(pa.RecordBatch.from_arrays(columns, names=rows.schema.names), key)
 
     def emit(self, results: Iterable[Any]) -> None:
-        """See `Records`; a result is a Row, whose fields are found by name."""
+        """Add rows, whose fields are found by name."""
         names, pending = self._names, self._pending
         for row in results:
             fields = getattr(row, "__fields__", None) if self._flat and isinstance(row, Row) else None
@@ -332,3 +310,7 @@ class _Rows:
         columns = [column_reader(column) or python_values(column) for column in part.columns]
         self._chunk = RowSource(row_class(tuple(part.schema.names)), part.schema.names, columns, []).tolist()
         self._begin, self._end = start, start + part.num_rows
+
+
+Records: TypeAlias = FrameRecords | RowRecords
+"""Converts the rows of a query and the results of a processor."""

@@ -1,17 +1,52 @@
-"""Clauses of Flink SQL: arguments of windows, intervals, GROUP BY, aggregates; what is refused, by name."""
+"""Clauses of Flink SQL: arguments of windows, intervals, GROUP BY, aggregates, QUALIFY."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from itertools import chain, combinations, product
 
 from sqlglot import exp
 
-from timerheap.spark._columns import GROUPING_SET, WINDOW_COLUMNS, computed_name
+from timerheap.spark._columns import GROUPING_SET, RANK, WINDOW_COLUMNS, computed_name
 from timerheap.spark._sql.nodes import PROCTIME, Call
 from timerheap.spark._sql.text import expect_only, refuse, text_of, written
+from timerheap.tvf.aggregates import BUILT_IN
+
+_MAX_SETS = 64
+
+Keys = tuple[str, ...]
+
+EXAMPLE = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
+
+# Flink's names of the length arguments, in order, and the names in this package's functions.
+LENGTHS = {
+    "TUMBLE": {"SIZE": "size"},
+    "HOP": {"SLIDE": "slide", "SIZE": "size"},
+    "CUMULATE": {"STEP": "step", "SIZE": "max_size"},
+    "SESSION": {"GAP": "gap"},
+}
+
+_UNITS = {
+    "WEEK": 604_800_000,
+    "DAY": 86_400_000,
+    "HOUR": 3_600_000,
+    "MINUTE": 60_000,
+    "SECOND": 1_000,
+    "MILLISECOND": 1,
+}
+
+_SYNONYMS = {"stddev": "stddev_samp", "variance": "var_samp"}
+_KNOWN = ", ".join(BUILT_IN).upper().replace("COUNT_DISTINCT,", "COUNT(DISTINCT),", 1)
+_OTHERWISE = "for your own function use timerheap.spark.udaf(...) with tumble(), hop() or cumulate()"
+
+RANKS = {exp.RowNumber: "row_number", exp.Rank: "rank", exp.DenseRank: "dense_rank"}
+PATTERN = (
+    "write SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end [, k] "
+    "ORDER BY x) AS rownum FROM ...) WHERE rownum <= 3"
+)
+_ITEM = "__timerheap:item"  # begins the names of the columns of groups
 
 
 def parts_of(node: exp.Expr) -> list[exp.Expr]:
@@ -33,11 +68,6 @@ def time_of(node: exp.Expr, clause: str) -> str:
     if isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME":
         return PROCTIME
     return name_of(node, clause)
-
-
-_MAX_SETS = 64
-
-Keys = tuple[str, ...]
 
 
 def grouping_sets(group: exp.Expr, bounds: Mapping[str, str]) -> list[Keys]:
@@ -83,11 +113,9 @@ def grouping_value(node: exp.Grouping | exp.GroupingId, sets: list[Keys]) -> exp
     """Return the value of GROUPING or GROUPING_ID: one bit per column, set if its grouping set lacks it."""
     names = [name_of(column, text_of(node)) for column in node.expressions]
     keys = list(dict.fromkeys(chain.from_iterable(sets)))
-    for name in names:
-        if name not in keys:
-            refuse(written(node), f"use columns of GROUP BY: {', '.join(keys) or 'none'}")
-    if not names or (isinstance(node, exp.Grouping) and len(names) > 1):
-        refuse(written(node), "write GROUPING(k) or GROUPING_ID(k, ...) with columns of GROUP BY")
+    if not names or not set(names) <= set(keys) or (isinstance(node, exp.Grouping) and len(names) > 1):
+        columns = f"columns of GROUP BY: {', '.join(keys) or 'none'}"
+        refuse(written(node), f"write GROUPING(k) or GROUPING_ID(k, ...) with {columns}")
     values = [sum((name not in keys) << at for at, name in enumerate(reversed(names))) for keys in sets]
     if len(sets) == 1:
         return exp.cast(exp.Literal.number(values[0]), "bigint")
@@ -95,45 +123,6 @@ def grouping_value(node: exp.Grouping | exp.GroupingId, sets: list[Keys]) -> exp
     for number, value in enumerate(values):
         case = case.when(exp.Literal.number(number), exp.Literal.number(value))
     return exp.cast(case, "bigint")
-
-
-EXAMPLE = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
-
-# Flink's names of the length arguments, in order, and the names in this package's functions.
-LENGTHS = {
-    "TUMBLE": {"SIZE": "size"},
-    "HOP": {"SLIDE": "slide", "SIZE": "size"},
-    "CUMULATE": {"STEP": "step", "SIZE": "max_size"},
-    "SESSION": {"GAP": "gap"},
-}
-
-_UNITS = {
-    "WEEK": 604_800_000,
-    "DAY": 86_400_000,
-    "HOUR": 3_600_000,
-    "MINUTE": 60_000,
-    "SECOND": 1_000,
-    "MILLISECOND": 1,
-}
-
-_FUNCTIONS: dict[type[exp.Expr], str] = {
-    exp.Count: "count",
-    exp.Sum: "sum",
-    exp.Avg: "avg",
-    exp.Min: "min",
-    exp.Max: "max",
-    exp.Stddev: "stddev_samp",
-    exp.StddevSamp: "stddev_samp",
-    exp.StddevPop: "stddev_pop",
-    exp.Variance: "var_samp",
-    exp.VariancePop: "var_pop",
-    exp.ApproxDistinct: "approx_count_distinct",
-}
-_KNOWN = (
-    "COUNT, COUNT(DISTINCT), SUM, AVG, MIN, MAX, STDDEV_SAMP, STDDEV_POP, VAR_SAMP, VAR_POP and "
-    "APPROX_COUNT_DISTINCT"
-)
-_OTHERWISE = "for your own function use timerheap.spark.udaf(...) with tumble(), hop() or cumulate()"
 
 
 def window_arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
@@ -164,10 +153,9 @@ def window_arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
 
 
 def descriptor(node: exp.Expr) -> str:
-    if not (isinstance(node, exp.Anonymous) and node.name.upper() == "DESCRIPTOR" and node.expressions):
+    is_descriptor = isinstance(node, exp.Anonymous) and node.name.upper() == "DESCRIPTOR"
+    if not is_descriptor or len(node.expressions) != 1:
         refuse(f"TIMECOL {written(node)}", "write DESCRIPTOR(ts) with the time column")
-    if len(node.expressions) > 1:
-        refuse(f"TIMECOL {written(node)}", "write DESCRIPTOR with one column")
     return name_of(node.expressions[0], "DESCRIPTOR")
 
 
@@ -246,8 +234,9 @@ def call_of(node: exp.Expr, otherwise: str = _OTHERWISE) -> Call:
     shown, condition = written(node), None
     if isinstance(node, exp.Filter):
         node, condition = node.this, text_of(node.expression.this)
-    function = _FUNCTIONS.get(type(node))
-    if function is None:
+    name = text_of(node).partition("(")[0].lower()
+    function = _SYNONYMS.get(name, name)
+    if function not in BUILT_IN:
         refuse(shown, f"aggregates are {_KNOWN}; {otherwise}")
     if any(value for name, value in node.args.items() if name not in ("this", "big_int")):
         refuse(shown, "aggregates take one argument; compute it in a view")
@@ -264,3 +253,105 @@ def call_of(node: exp.Expr, otherwise: str = _OTHERWISE) -> Call:
     if argument.find(exp.AggFunc):
         refuse(shown, "aggregates cannot be nested; aggregate the result of a nested SELECT")
     return Call(function, text_of(argument), condition)
+
+
+def nested_ranks(select: exp.Select) -> exp.Select:
+    """Return a SELECT whose ranks are of a nested query, with WHERE instead of QUALIFY."""
+    qualify = select.args.get("qualify")
+    if qualify is not None:
+        select = select.copy()
+        _without_aliases(select)
+    ranks = [one for one in _windows(select) if type(one.this) in RANKS]
+    if qualify is not None and (not ranks or any(one != ranks[0] for one in _windows(select))):
+        refuse(f"{written(qualify).strip()} (a condition on anything but one rank)", PATTERN)
+    if ranks and select.args.get("group") is not None:
+        select = _ranks_of_groups(select)
+    return select if qualify is None else _conditions_on_ranks(select)
+
+
+def _windows(select: exp.Select) -> Iterator[exp.Window]:
+    for node in (*select.expressions, select.args.get("qualify")):
+        yield from () if node is None else node.find_all(exp.Window)
+
+
+def _without_aliases(select: exp.Select) -> None:
+    """Replace names of the select list in QUALIFY by what they stand for."""
+    named = {one.alias: one.this for one in select.expressions if isinstance(one, exp.Alias)}
+    for column in list(select.args["qualify"].find_all(exp.Column)):
+        if not column.table and column.name in named and column.find_ancestor(exp.Window) is None:
+            column.replace(named[column.name].copy())
+
+
+def named(item: exp.Expr, computed: exp.Expr) -> exp.Expr:
+    """Return what computes an item of a select list, with the name of the item."""
+    name = item.alias_or_name if isinstance(item, (exp.Alias, exp.Column)) else text_of(item)
+    return exp.alias_(computed.unalias(), name, quoted=True)
+
+
+def _ranks_of_groups(select: exp.Select) -> exp.Select:
+    """Return a SELECT of ranks from a nested query of the groups, which has all that they refer to."""
+    groups, ranks = select.copy(), exp.Select()
+    groups.set("qualify", None)
+    items: dict[exp.Expr, str] = {}
+
+    def there(node: exp.Expr) -> exp.Expr:
+        name = items.setdefault(node.unalias().copy(), f"{_ITEM}{len(items)}")
+        return exp.column(name, quoted=True)
+
+    for item in select.expressions:
+        if item.is_star or item.find(exp.Window):
+            ranks.append("expressions", item.copy())
+        else:
+            ranks.append("expressions", named(item, there(item)))
+    if (qualify := select.args.get("qualify")) is not None:
+        ranks.set("qualify", qualify.copy())
+        conditions = qualify.this
+        for one in conditions.flatten() if isinstance(conditions, exp.And) else [conditions]:
+            if not one.find(exp.Window):
+                refuse(f"QUALIFY {written(one)} of groups", "move conditions without a rank to HAVING")
+    for window in _windows(ranks):
+        terms = [one.this for one in window.args["order"].expressions] if window.args.get("order") else []
+        for node in [*(window.args.get("partition_by") or []), *terms]:
+            node.replace(there(node))
+    groups.set("expressions", [exp.alias_(node, name, quoted=True) for node, name in items.items()])
+    return ranks.from_(groups.subquery(copy=False))
+
+
+def _conditions_on_ranks(select: exp.Select) -> exp.Select:
+    """Return a SELECT with a condition on the rank of a nested query, instead of one with QUALIFY."""
+    ranks, condition = select.copy(), select.args["qualify"].this
+    ranks.set("qualify", None)
+    window = next(_windows(select))
+    ranks.set("expressions", [exp.Star(), exp.alias_(window.copy(), RANK, quoted=True)])
+
+    def outside(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Window):
+            return exp.column(RANK, quoted=True)
+        if isinstance(node, exp.Column) and node.table:
+            node.set("table", None)
+        return node
+
+    items = [named(one, one) if isinstance(one, exp.Window) else one for one in select.expressions]
+    return (
+        exp.Select(expressions=[one.transform(outside) for one in items])
+        .from_(ranks.subquery(copy=False))
+        .where(condition.transform(outside))
+    )
+
+
+def at_most(condition: exp.Expr, name: str) -> int | None:
+    """Return n of ``rownum <= n``, ``rownum < n + 1``, ``rownum = 1`` or the flipped forms; else None."""
+    flipped = {exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
+    if not isinstance(condition, exp.Binary):
+        return None
+    kind, left, right = type(condition), condition.left, condition.right
+    if isinstance(left, exp.Literal):
+        kind, left, right = flipped.get(kind, exp.Binary), right, left
+    if not isinstance(left, exp.Column) or left.name != name:
+        return None
+    if not isinstance(right, exp.Literal) or not right.is_int:
+        return None
+    n = int(right.name)
+    if kind is exp.LTE or (kind is exp.EQ and n == 1):
+        return n
+    return n - 1 if kind is exp.LT else None

@@ -11,12 +11,17 @@ from timerheap.spark._columns import RANK, SIDES, WINDOW, WINDOW_COLUMNS, comput
 from timerheap.spark._sql.clauses import (
     EXAMPLE,
     LENGTHS,
+    PATTERN,
+    RANKS,
     Outside,
+    at_most,
     call_of,
     descriptor,
     grouping_sets,
     milliseconds,
     name_of,
+    named,
+    nested_ranks,
     parts_of,
     time_of,
     window_arguments,
@@ -35,11 +40,20 @@ from timerheap.spark._sql.nodes import (
     Windowing,
 )
 from timerheap.spark._sql.ranking import Order
-from timerheap.spark._sql.ranks import PATTERN, RANKS, at_most, named, nested_ranks
 from timerheap.spark._sql.text import expect_only, parsed_select, refuse, rename, text_of, written
 
 _READ = {"expressions", "from", "joins", "where", "group", "having", "with"}
 _OF_WINDOW = ("partition_by", "order", "spec")
+_PROCESS = "for other functions and all rows so far use timerheap.spark.process() with a state"
+_FRAMES = (
+    "write SUM(x) OVER (PARTITION BY k ORDER BY ts RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT "
+    "ROW), or ROWS BETWEEN 10 PRECEDING AND CURRENT ROW"
+)
+_OF_GROUP_WINDOWS: dict[str, exp.Expr] = {
+    **{end: exp.column(bound) for end, bound in zip(("START", "END", "ROWTIME"), WINDOW, strict=True)},
+    "PROCTIME": exp.CurrentTimestamp(),
+}
+"""What TUMBLE_START and so on stand for, by the end of their names."""
 
 
 def parsed(query: str) -> Node:
@@ -87,10 +101,9 @@ def _define_windows(select: exp.Select) -> None:
     for over in [one for one in _own(select) if isinstance(one, exp.Window) and one.alias]:
         if over.alias not in defined:
             refuse(written(over), f"define it: WINDOW {over.alias} AS (PARTITION BY ... ORDER BY ...)")
-        for part in _OF_WINDOW:
-            if not over.args.get(part) and (given := defined[over.alias].args.get(part)):
-                over.set(part, [one.copy() for one in given] if isinstance(given, list) else given.copy())
-        over.set("alias", None)
+        window = defined[over.alias].copy()
+        window.set("this", over.this)
+        over.replace(window)
     for node in [*select.expressions, *filter(None, [select.args.get("having")])]:
         if query := node.find(exp.Query):
             refuse(f"{written(query)} in this place", "write it as a window join, or in Spark")
@@ -304,13 +317,6 @@ def _of_group_windows(select: exp.Select, table: Table) -> Windowing:
     return Windowing(function.lower(), table.table, time, lengths, by, tuple(WINDOW))
 
 
-_OF_GROUP_WINDOWS: dict[str, exp.Expr] = {
-    **{end: exp.column(bound) for end, bound in zip(("START", "END", "ROWTIME"), WINDOW, strict=True)},
-    "PROCTIME": exp.CurrentTimestamp(),
-}
-"""What TUMBLE_START and so on stand for, by the end of their names."""
-
-
 def _group_window(call: exp.Anonymous, function: str = "") -> tuple[str, dict[str, int]]:
     """Return the time and the lengths of ``TUMBLE(ts, ...)`` or of ``TUMBLE_START(ts, ...)``."""
     names, (time, *lengths) = LENGTHS[function or call.name.upper()], call.expressions or [exp.null()]
@@ -344,30 +350,27 @@ def _ranked(
     select: exp.Select, source: Node, conditions: list[exp.Expr], overs: list[exp.Window]
 ) -> Selected:
     """Return the plan of a SELECT with ROW_NUMBER, RANK or DENSE_RANK; the next one has the limit."""
-    over = overs[0]
-    function = RANKS.get(type(over.this))
-    if len(overs) > 1 or function is None:
-        refuse(f"{written(overs[-1])} beside {written(over)}", f"write one rank in a SELECT: {PATTERN}")
-    alias = over.parent
-    if select.args.get("group") is not None or select.args.get("having") is not None:
-        refuse(f"{written(over)} (Top-N, deduplication) in this place", PATTERN)
-    if not isinstance(alias, exp.Alias):
-        refuse(f"{written(over)} without a name", PATTERN)
+    over, order = overs[0], overs[0].args.get("order")
+    function, alias = RANKS.get(type(over.this)), over.parent
+    alone = len(overs) == 1 and not (select.args.get("group") or select.args.get("having"))
+    if function is None or order is None or not (alone and isinstance(alias, exp.Alias)):
+        refuse(
+            f"{' and '.join(map(written, overs))} in this place",
+            f"give one rank an order and a name, without GROUP BY in its SELECT: {PATTERN}",
+        )
     expect_only(over, {"this", "partition_by", "order", "over"})
     partition = [name_of(node, "PARTITION BY") for node in over.args.get("partition_by") or []]
     whole = not set(WINDOW_COLUMNS[:2]) <= {source.bounds.get(name) for name in partition}
     if whole and not (isinstance(source, Table) and function == "row_number"):
         refuse(f"{written(over)} (a Top-N of all rows, not of windows)", PATTERN)
-    if over.args.get("order") is None:
-        refuse(f"{written(over)} without ORDER BY", PATTERN)
-    order = tuple(
+    orders = tuple(
         Order(text_of(one.this), bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
-        for one in over.args["order"].expressions
+        for one in order.expressions
     )
     keys = tuple(name for name in partition if name not in source.bounds)
     if isinstance(source, Table):
-        by = over.args["order"].expressions[0].this
-        if len(order) != 1 or order[0].descending or not isinstance(by, (exp.Column, exp.Anonymous)):
+        by = order.expressions[0].this
+        if len(orders) != 1 or orders[0].descending or not isinstance(by, (exp.Column, exp.Anonymous)):
             refuse(
                 f"{text_of(over)} (a Top-N or the last of all rows: its result changes)",
                 "the first row by time is: ORDER BY ts ASC and WHERE rownum = 1; or rank rows of windows",
@@ -375,49 +378,40 @@ def _ranked(
         source = Table(source.table, _conjunction(conditions), time_of(by, "ORDER BY"))
     elif conditions:
         source = _projected(source, conditions, [exp.Star()])
-    rank = Ranked(source, function, alias.alias, keys, order)
+    rank = Ranked(source, function, alias.alias, keys, orders)
     items = [exp.column(rank.name, quoted=True) if one is alias else one for one in select.expressions]
     if any(isinstance(one, exp.Star) for one in items):  # which then has the rank, as the last column
         items.remove(exp.column(rank.name, quoted=True))
     return _projected(rank, [], items)
 
 
-_PROCESS = "for other functions and all rows so far use timerheap.spark.process() with a state"
-_FRAMES = (
-    "write SUM(x) OVER (PARTITION BY k ORDER BY ts RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT "
-    "ROW), or ROWS BETWEEN 10 PRECEDING AND CURRENT ROW"
-)
-
-
 def _over(select: exp.Select, source: Node, conditions: list[exp.Expr], overs: list[exp.Window]) -> Selected:
     """Return the plan of a SELECT with aggregates OVER the preceding rows."""
-    first: tuple[exp.Expr | None, ...] | None = None
-    for over in overs:
-        shown = written(over)
-        frame = tuple(over.args.get(name) for name in _OF_WINDOW)
+    frames = [[over.args.get(name) for name in _OF_WINDOW] for over in overs]
+    for over, frame in zip(overs, frames, strict=True):
         if not isinstance(over.this, (exp.AggFunc, exp.Filter)):
-            refuse(f"{shown} (OVER)", f"aggregates are, and the ranks of a Top-N; {_PROCESS}; {_FRAMES}")
-        if first is not None and frame != first:
-            refuse(f"{shown} beside a different OVER window", "write the same window in each, as in Flink")
-        first = frame
-    assert first is not None
+            refuse(f"{written(over)} (OVER)", f"aggregates are, and ranks in a Top-N; {_PROCESS}; {_FRAMES}")
+        if frame != frames[0]:
+            refuse(
+                f"{written(over)} beside a different OVER window",
+                "write the same window in each, as in Flink",
+            )
+    shown, (partition, order, spec) = written(overs[0]), frames[0]
     if not isinstance(source, Table) or select.args.get("group") is not None:
         refuse(f"{shown} of windows or groups", "compute it from a table or a view")
-    partition, order, spec = first
     terms = [] if order is None else order.expressions
+    given = {} if spec is None else spec.args
+    start, of_rows = given.get("start"), str(given.get("kind")).upper() == "ROWS"
+    ends = [str(given.get(name)).upper() for name in ("start_side", "end")]
+    if (
+        ends not in (["PRECEDING", "NONE"], ["PRECEDING", "CURRENT ROW"])
+        or not isinstance(start, exp.Expr)
+        or (of_rows and not (isinstance(start, exp.Literal) and start.is_int))
+    ):
+        refuse(f"{shown} of other rows than the last ones by number or time", f"{_FRAMES}; {_PROCESS}")
     if len(terms) != 1 or terms[0].args.get("desc"):
         refuse(f"{shown} without one ascending time in ORDER BY", _FRAMES)
-    frame_of = {} if spec is None else spec.args
-    kind, side, end = (str(frame_of.get(name)).upper() for name in ("kind", "start_side", "end"))
-    start = frame_of.get("start")
-    if spec is None or str(start).upper() == "UNBOUNDED":
-        what = "without a frame (which is then UNBOUNDED)" if spec is None else "with an UNBOUNDED frame"
-        refuse(f"{shown} {what}", f"{_PROCESS}; {_FRAMES}")
-    if not isinstance(start, exp.Expr) or side != "PRECEDING" or end not in ("NONE", "CURRENT ROW"):
-        refuse(f"{shown} with a frame that is not from n PRECEDING to CURRENT ROW", _FRAMES)
-    if kind == "ROWS" and not (isinstance(start, exp.Literal) and start.is_int):
-        refuse(f"ROWS {written(start)} PRECEDING", _FRAMES)
-    preceding = None if kind == "ROWS" else milliseconds(start, "RANGE")
+    preceding = None if of_rows else milliseconds(start, "RANGE")
     if preceding is not None and preceding < 0:
         refuse(f"RANGE {written(start)} PRECEDING", "write an interval of 0 or more")
     calls: dict[str, Call] = {}
@@ -436,7 +430,7 @@ def _over(select: exp.Select, source: Node, conditions: list[exp.Expr], overs: l
         keys=tuple(name_of(node, "PARTITION BY") for node in partition or []),
         time=time_of(terms[0].this, "ORDER BY"),
         preceding=preceding,
-        rows=int(start.name) if kind == "ROWS" else None,
+        rows=int(start.name) if of_rows else None,
         calls=calls,
     )
     return _projected(over_rows, [], items)
@@ -488,17 +482,11 @@ def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Join
             keys.append((*texts, isinstance(one, exp.NullSafeEQ)))
     windows = [_windows_of(node) for node in (left, right)]
     if None in windows or not same >= set(WINDOW_COLUMNS[:2]):
-        if how in ("semi", "anti"):
-            refuse(
-                "IN or EXISTS without windows",
-                "select from windows on both sides, and write WHERE L.window_start = R.window_start AND "
-                "L.window_end = R.window_end AND ... in the inner SELECT",
-            )
         refuse(
-            "a JOIN without windows (regular join, interval join, temporal join)",
-            "for a window join write L JOIN R ON L.window_start = R.window_start AND L.window_end = "
-            "R.window_end AND ...; for an interval join use timerheap.IntervalJoin in "
-            "timerheap.spark.process_two(), with its how= and condition=",
+            f"{'IN or EXISTS' if how in ('semi', 'anti') else 'a JOIN'} without windows",
+            "select from windows on both sides, and write L.window_start = R.window_start AND L.window_end = "
+            "R.window_end AND ... in ON, or in the WHERE of the inner SELECT; for an interval join use "
+            "timerheap.IntervalJoin in timerheap.spark.process_two(), with its how= and condition=",
         )
     shapes = [(found.function, found.lengths) for found in windows if found is not None]
     if shapes[0] != shapes[1]:

@@ -286,11 +286,7 @@ class _Planner:
     def _aggregated(self, node: Aggregated) -> _Relation:
         if isinstance(node.source, Windowing):
             table = self._tables.cut(node.source)
-            source, where = table.source, None if node.where is None else F.expr(node.where)
-            if where is not None and not (source.df.isStreaming and source.time is not None):
-                source = replace(source, df=source.df.where(where))  # there is no watermark to advance
-            else:
-                source = replace(source, where=where)
+            source = table.source if node.where is None else _filtered(table.source, F.expr(node.where))
             found = _Relation(source.df, (table,), ended=True)
         else:
             found = _where(self.relation(node.source), node.where)
@@ -404,11 +400,18 @@ class _Planner:
             seen = [_name_and_time(side) for side in sides if not side.ended]
             for number, (name_and_time, table) in enumerate(tables.items()):
                 if name_and_time not in seen:
-                    marks = [quoted(name) for name in table.rows.columns if name in _MARKS]
+                    df = table.rows
+                    marks = [quoted(name) for name in df.columns if name in _MARKS]
                     marks += [_input(number)] if len(tables) == 2 else []
-                    rows.append(table.rows.select(*marks, F.lit(False).alias(KEPT)))
+                    rows.append(df.select(*marks, F.lit(False).alias(KEPT)))
         both = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
-        return _Relation(with_columns(both, _filled(both)), tuple(tables.values()), ended)
+        marks_of_others = {KEPT: True, AHEAD: False}  # in rows of a side that has no such mark
+        filled = {
+            mark: F.coalesce(quoted(mark), F.lit(value))
+            for mark, value in marks_of_others.items()
+            if mark in both.columns
+        }
+        return _Relation(with_columns(both, filled), tuple(tables.values()), ended)
 
     def _aggregated_sides(self, node: Joined) -> _Relation | None:
         """Return the rows of both sides of a join if they are aggregates of the same windows, else None.
@@ -439,12 +442,8 @@ class _Planner:
             for name, call in side.calls.items():
                 calls.append(_aggregate(call, quoted(GROUPING_SET) == number).alias(there[name]))
         df = _expanded(source.df, numbers.otherwise(neither), by)
-        kept = quoted(GROUPING_SET).isNotNull()
-        if df.isStreaming:
-            source = replace(source, where=kept)
-        else:
-            df = df.where(kept)
-        result = _window_plan(replace(source, df=df), [*by, GROUPING_SET], calls).result()
+        source = _filtered(replace(source, df=df), quoted(GROUPING_SET).isNotNull())
+        result = _window_plan(source, [*by, GROUPING_SET], calls).result()
         of_calls = [there[name] for side, there in zip(sides, names, strict=True) for name in side.calls]
         result = result.toDF(*by, GROUPING_SET, *WINDOW, *(of_calls or [COUNT]))
         keys = {f"{KEY}{at}": texts for at, (*texts, _) in enumerate(node.keys)}
@@ -554,6 +553,13 @@ def _of_each_batch(found: _Relation) -> Source:
     )
 
 
+def _filtered(source: Source, condition: Column) -> Source:
+    """Return the rows of a source that meet a condition; the others only advance the watermark, if any."""
+    if source.df.isStreaming and source.time is not None:
+        return replace(source, where=condition)
+    return replace(source, df=source.df.where(condition))
+
+
 def _window_plan(source: Source, keys: list[str], calls: list[Column]) -> WindowPlan:
     """Return the plan of aggregates, or of a count where there are none: windows need one."""
     df, calls = source.df, calls or [F.count("*")]
@@ -648,14 +654,6 @@ def _select(
         kept = {str(at): name for at, name in enumerate(names) if name is not None}
         result = result.select(*map(quoted, kept)).toDF(*kept.values())
     return result
-
-
-def _filled(both: DataFrame) -> dict[str, Column]:
-    """Return the marks in which a row of one side has nothing."""
-    filled = {KEPT: F.coalesce(quoted(KEPT), F.lit(True))} if KEPT in both.columns else {}
-    if AHEAD in both.columns:
-        filled[AHEAD] = F.coalesce(quoted(AHEAD), F.lit(False))
-    return filled
 
 
 def _is_time(column: str, node: Node) -> bool:

@@ -79,18 +79,11 @@ class OverRows(BatchProcessFunction):
     As in Flink, a row behind the watermark is late only if its time is not above that of the last row of its
     key, as long as the state has that row.
 
-    Parameters
-    ----------
-    work : WindowWork
-        The aggregates, and the columns that they read.
-    columns : list of str
-        The columns of the rows that are emitted.
-    types : pyarrow.Schema
-        The columns that the aggregates read.
-    preceding, rows : int or None
-        The ms, or the number of rows, before a row that are in its frame.
-    emits_late : bool
-        Whether late rows are emitted. They are late by how far they are behind the last row of their key.
+    work: the aggregates, and the columns that they read
+    columns: those of the rows that are emitted
+    types: of the columns that the aggregates read
+    preceding, rows: the ms, or the number of rows, before a row that are in its frame
+    emits_late: whether late rows are emitted, with how far they are behind the last row of their key
     """
 
     _takes_all = True
@@ -218,13 +211,8 @@ class SessionRows(BatchProcessFunction):
     Of each key the state has the rows of the sessions that have not; a timer waits for the first to end.
     Which rows are late is as in `SessionWindowAggregate`.
 
-    Parameters
-    ----------
-    types : pyarrow.Schema
-        The columns of the rows.
-    bounds : pyarrow.Schema
-        The columns of the windows: start, end and time.
-    assigner : SessionUnsliceAssigner
+    types: of the columns of the rows
+    bounds: the columns of the windows: start, end and time
     """
 
     _takes_all = True

@@ -38,11 +38,18 @@ _ASSIGNERS: dict[str, Callable[..., SliceAssigner]] = {
 
 @dataclass(frozen=True)
 class TimedTable:
-    """A table cut into windows. Its marked `rows` have in `SEEN` the times that advance the watermark."""
+    """A table cut into windows."""
 
     name: str
     source: Source
-    rows: DataFrame
+
+    @property
+    def rows(self) -> DataFrame:
+        """The marked rows; in `SEEN` they have the times that advance the watermark."""
+        source, time = self.source, self.source.time
+        if time is None:
+            return source.df
+        return marked(Input(source.df, time, source.strategy, source.channel)).withColumn(SEEN, quoted(time))
 
 
 @dataclass(eq=False)
@@ -85,21 +92,17 @@ class Tables:
             emit_every=None,
             max_parallelism=self.max_parallelism,
         )
-        rows = source.df
-        if time is not None:
-            rows = marked(Input(rows, time, source.strategy, source.channel)).withColumn(SEEN, quoted(time))
-        return TimedTable(name, source, rows)
+        return TimedTable(name, source)
 
     def rows(self, node: Table | Over) -> tuple[DataFrame, TimedTable]:
         """Return the rows of a table with their marks, and the table."""
         table = self.cut(node)
-        time = table.source.time
+        rows, time = table.rows.drop(SEEN), table.source.time
         if node.where is None:
-            return table.rows.drop(SEEN), table
+            return rows, table
         if time is None:  # there is no watermark to advance
-            return table.rows.where(F.expr(node.where)), table
-        kept = F.coalesce(F.expr(node.where), F.lit(False))
-        rows = table.rows.drop(SEEN).withColumn(KEPT, kept)
+            return rows.where(F.expr(node.where)), table
+        rows = rows.withColumn(KEPT, F.coalesce(F.expr(node.where), F.lit(False)))
         return rows.where(quoted(KEPT) | quoted(time).isNotNull()), table
 
 

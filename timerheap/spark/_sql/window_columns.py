@@ -116,26 +116,21 @@ def pairs_of(grouped: DataFrame, node: Joined) -> DataFrame:
             found = f"NOT {found if node.null_aware else f'coalesce({found}, false)'}"
         kept = grouped.select(F.explode(F.expr(f"filter({lefts}, {left} -> {found})")).alias(left), *windows)
         return kept.select(f"{left}.*", *windows)
+    first, second, firsts, found = left, right, lefts, of_left
     if node.how == "right":
-        of_right = lefts if that is None else f"filter({lefts}, {left} -> {that})"
-        pairs = grouped.select(F.explode(F.expr(rights)).alias(right), F.expr(lefts), *windows)
-        pairs = pairs.select(F.explode_outer(F.expr(of_right)).alias(left), right, *windows)
-    else:
-        if node.how == "full":  # a last row that is null stands for the right rows without a match
-            lefts = f"array_append({lefts}, null)"
-            matched = f"coalesce(exists(`{GROUPED[0]}`, {left} -> {that or 'true'}), false)"
-            alone = f"filter({rights}, {right} -> NOT {matched})"
-            of_left = f"if({left} IS NULL, {alone}, {of_left})"
-        pairs = grouped.select(F.explode(F.expr(lefts)).alias(left), *map(quoted, GROUPED), *windows)
-        explode = F.explode if node.how == "inner" else F.explode_outer
-        pairs = pairs.select(left, explode(F.expr(of_left)).alias(right), *windows)
-        if node.how == "full":
-            pairs = pairs.where(quoted(left).isNotNull() | quoted(right).isNotNull())
-    names = [name.lower() for side in SIDES for name in fields_of(pairs, side)]
-    alone_ = {
-        name: quoted(side)[name]
-        for side in SIDES
-        for name in fields_of(pairs, side)
-        if names.count(name.lower()) == 1
-    }
-    return with_columns(pairs, alone_)
+        first, second, firsts = right, left, rights
+        found = lefts if that is None else f"filter({lefts}, {left} -> {that})"
+    elif node.how == "full":  # a last row that is null stands for the right rows without a match
+        firsts = f"array_append({lefts}, null)"
+        matched = f"coalesce(exists({lefts}, {left} -> {that or 'true'}), false)"
+        alone = f"filter({rights}, {right} -> NOT {matched})"
+        found = f"if({left} IS NULL, {alone}, {of_left})"
+    pairs = grouped.select(F.explode(F.expr(firsts)).alias(first), *map(quoted, GROUPED), *windows)
+    explode = F.explode if node.how == "inner" else F.explode_outer
+    pairs = pairs.select(first, explode(F.expr(found)).alias(second), *windows)
+    if node.how == "full":
+        pairs = pairs.where(quoted(left).isNotNull() | quoted(right).isNotNull())
+    fields_of_sides = [(side, name) for side in SIDES for name in fields_of(pairs, side)]
+    names = [name.lower() for _, name in fields_of_sides]
+    once = {name: quoted(side)[name] for side, name in fields_of_sides if names.count(name.lower()) == 1}
+    return with_columns(pairs, once)

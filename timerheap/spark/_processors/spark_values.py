@@ -59,6 +59,7 @@ class StructCodec:
         """The Arrow type that values are kept in."""
         types = [field.type for field in self.type]
         exact = list(map(exact_class, types))
+        # Most values are of their types: a look at their classes is cheaper than to convert each.
         self._as_they_are = [
             {class_, type(None) if field.nullable else class_}
             for (class_, _), field in zip(exact, schema, strict=True)

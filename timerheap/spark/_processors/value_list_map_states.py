@@ -88,7 +88,7 @@ class _ValueState(ProcessorState, ValueState):
 
     def get(self) -> tuple[Any, ...] | None:
         key_id = self._key("getting value state")
-        kept = self._scope.group.tables[self.name].load(key_id)
+        kept = self._scope.group.tables[self.name].load(key_id)  # the most frequent call: without a property
         return None if kept is None else self._codec.decode(kept)
 
     def update(self, newValue: Any) -> None:

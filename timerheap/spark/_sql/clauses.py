@@ -10,8 +10,8 @@ from itertools import chain, combinations, product
 from sqlglot import exp
 
 from timerheap.spark._columns import GROUPING_SET, RANK, WINDOW_COLUMNS, computed_name
+from timerheap.spark._sql.dialect import expect_only, refuse, text_of, written
 from timerheap.spark._sql.nodes import PROCTIME, Call
-from timerheap.spark._sql.text import expect_only, refuse, text_of, written
 from timerheap.tvf.aggregates import BUILT_IN
 
 _MAX_SETS = 64
@@ -347,9 +347,7 @@ def at_most(condition: exp.Expr, name: str) -> int | None:
     kind, left, right = type(condition), condition.left, condition.right
     if isinstance(left, exp.Literal):
         kind, left, right = flipped.get(kind, exp.Binary), right, left
-    if not isinstance(left, exp.Column) or left.name != name:
-        return None
-    if not isinstance(right, exp.Literal) or not right.is_int:
+    if not (isinstance(left, exp.Column) and left.name == name and right.is_int):
         return None
     n = int(right.name)
     if kind is exp.LTE or (kind is exp.EQ and n == 1):

@@ -26,6 +26,7 @@ from timerheap.spark._sql.clauses import (
     time_of,
     window_arguments,
 )
+from timerheap.spark._sql.dialect import expect_only, parsed_select, refuse, rename, text_of, written
 from timerheap.spark._sql.nodes import (
     LEFT,
     RIGHT,
@@ -40,7 +41,6 @@ from timerheap.spark._sql.nodes import (
     Windowing,
 )
 from timerheap.spark._sql.ranking import Order
-from timerheap.spark._sql.text import expect_only, parsed_select, refuse, rename, text_of, written
 
 _READ = {"expressions", "from", "joins", "where", "group", "having", "with"}
 _OF_WINDOW = ("partition_by", "order", "spec")

@@ -508,7 +508,7 @@ class _Planner:
 
         emits: whether late rows are part of the result, with the columns of the table
         """
-        if time == ENDS and (ended or not df.isStreaming):
+        if time == ENDS and (ended or not df.isStreaming):  # windows are whole: all rows are due at once
             df = df.drop(*_MARKS).withColumn(ENDS, F.lit(0).cast("bigint"))
         by = list(keys) or [NO_PARTITION]
         df = df if keys else df.withColumn(NO_PARTITION, F.lit(0))
@@ -520,7 +520,7 @@ class _Planner:
         strategies = tuple(source.strategy for source in sources)
         query = Query(
             work=BatchWork(work),
-            key=by if KEY in by[0] else key_columns(df, "PARTITION BY", by),
+            key=by if KEY in by[0] else key_columns(df, "PARTITION BY", by),  # of joins: no user's columns
             rows=StructType(rows + [StructField(name, LongType(), False) for name in ARRIVAL if local]),
             result=StructType(result),
             event_time=time,

@@ -1,4 +1,4 @@
-"""Reads the text of a query in Flink's SQL, and shows parts of it in refusals."""
+"""The dialect: reads the text of a query in Flink's SQL, and shows parts of it in refusals."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 import timerheap.spark
 from timerheap.spark._sql.parser import parsed
 from timerheap.spark._sql.planner import _Planner
-from timerheap.spark._sql.tables import Tables
+from timerheap.spark._sql.timed_tables import Tables
 
 pytestmark = pytest.mark.spark
 

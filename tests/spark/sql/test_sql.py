@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 import timerheap.spark
 from timerheap import WatermarkStrategy
 from timerheap.spark._sql.nodes import Table
-from timerheap.spark._sql.tables import time_of_table
+from timerheap.spark._sql.timed_tables import time_of_table
 
 pytestmark = pytest.mark.spark
 

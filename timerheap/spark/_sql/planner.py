@@ -59,7 +59,7 @@ from timerheap.spark._sql.nodes import (
 )
 from timerheap.spark._sql.ranking import FirstOfKey, FirstRows, LocalFirstRows, Order, Ranking
 from timerheap.spark._sql.row_functions import GROUPED, GroupedSides, OverRows, SessionRows
-from timerheap.spark._sql.tables import Tables, TimedTable
+from timerheap.spark._sql.timed_tables import Tables, TimedTable
 from timerheap.spark._sql.window_columns import (
     end_of,
     fields_of,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from timerheap import MIN_WATERMARK
 from timerheap.spark._group.checkpoint import CheckpointedPart, Manifest, Standing, Stored
@@ -44,6 +45,18 @@ class MemoryStore:
         self.calls += 1
         self.manifest = manifest.to_bytes()
         self.written += len(self.manifest)
+
+
+class GroupStore(MemoryStore):
+    """The state of one group, of which a new one has no manifest."""
+
+    def read_manifest(self) -> Any:
+        return None if self.manifest is None else super().read_manifest()
+
+    def copy(self) -> GroupStore:
+        other = GroupStore()
+        other.chunks, other.manifest = dict(self.chunks), self.manifest
+        return other
 
 
 @dataclass

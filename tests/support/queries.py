@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from timerheap import WatermarkStrategy
+from timerheap import KeyedProcessFunction, WatermarkStrategy
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._process.wrapped_runners import work_of
 from timerheap.spark._query import Query
@@ -35,3 +35,13 @@ def opened(query: Query) -> Runner:
     runner: Runner = query.work.runner(query, Placement.of(query.max_parallelism, 1))
     runner.open()
     return runner
+
+
+class Silent(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        pass
+
+
+KEY_AND_N = StructType().add("k", "string").add("n", "long")
+QUERY = query_of(Silent(), KEY_AND_N, KEY_AND_N, max_parallelism=4)
+"""The query of a function that does nothing."""

@@ -8,16 +8,15 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from chunk_store import MemoryStore
+from chunk_store import GroupStore
 from letters import Mailbox
+from live_files import files
 from pyspark.sql.types import StringType, StructField, StructType
-from test_live_store import files
-from test_state import QUERY
+from queries import QUERY
 
 from timerheap.spark._group.memory import LiveFile
 from timerheap.spark._query import Query
@@ -27,18 +26,6 @@ from timerheap.spark._worker.live_groups import Cache, LiveGroups, Owner
 
 OWNER = Owner("query", "operator")
 NEW, CONTINUED, HANDED_OVER, LOADED = Counts(1), Counts(0, 1), Counts(0, 0, 1), Counts(0, 0, 0, 1)
-
-
-class GroupStore(MemoryStore):
-    """The state of one group, of which a new one has no manifest."""
-
-    def read_manifest(self) -> Any:
-        return None if self.manifest is None else super().read_manifest()
-
-    def copy(self) -> GroupStore:
-        other = GroupStore()
-        other.chunks, other.manifest = dict(self.chunks), self.manifest
-        return other
 
 
 class Executor:

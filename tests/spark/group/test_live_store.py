@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from live_files import files
 
 from timerheap.spark._group.memory import LiveFile
 from timerheap.spark._worker import live_groups
@@ -43,10 +44,6 @@ def contents(file: LiveFile | None) -> str | None:
         return None
     block = file.attach(int(file.read_head()), 100_000)
     return bytes(block.bytes).decode().strip()
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*.*") if not path.is_dir())
 
 
 def put(folder: Path, token: bytes, text: str, group: bytes = GROUP) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +12,10 @@ from chunk_store import MemoryStore, load, save
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from pyspark.sql.types import StructType
-from queries import query_of
+from live_files import handed_over, live_file
+from queries import QUERY
 
 from timerheap import (
-    KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     Types,
@@ -42,47 +38,17 @@ from timerheap.spark._group.checkpoint import (
 from timerheap.spark._group.growing_state import new_state
 from timerheap.spark._group.key_group import KeyGroup, StoredGroup, expiry_namespace
 from timerheap.spark._group.keys import KeyTable
-from timerheap.spark._group.memory import LiveFile
 from timerheap.spark._group.split import contents_of, keyed, named_timers, restore, split
 from timerheap.spark._query import Query
 from timerheap.spark._state.state_tables import ContentsTable, Ttl
 from timerheap.spark._worker.live_groups import Cache, Owner
 from timerheap.spark._worker.states import GroupRuntimeContext, RowRuntimeContext
 
-
-class Silent(KeyedProcessFunction):
-    def process_element(self, value: Any, ctx: Any) -> None:
-        pass
-
-
-KEY_AND_N = StructType().add("k", "string").add("n", "long")
-
-QUERY = query_of(Silent(), KEY_AND_N, KEY_AND_N, max_parallelism=4)
-
 NAMES = st.sampled_from(["", "a", "b", "Zoë", "e"])
 
 TIMES = st.integers(0, 20)
 
 PAIRS = st.tuples(st.sampled_from("xy"), st.integers(0, 2))
-
-
-def live_file() -> LiveFile:
-    """Return a file that goes with its object."""
-    with tempfile.TemporaryDirectory() as directory:
-        return LiveFile.create(os.path.join(directory, "file"))
-
-
-def handed_over(group: KeyGroup, store: MemoryStore) -> tuple[KeyGroup, Stored]:
-    """Return the saved group as another process continues it; what it does not attach is overwritten."""
-    file = cast(LiveFile, group.memory)
-    assert file.write_head(json.dumps(group.head()).encode())
-    file = file.anew()
-    head = json.loads(file.read_head())
-    assert KeyGroup.fits(group.layout, head)
-    group = KeyGroup(group.layout, file, head)
-    for start, stop in file._free:
-        file._map[start:stop] = 0xDD
-    return group, Stored(store.read_manifest())
 
 
 class Machine(RuleBasedStateMachine):

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 import pytest
+from chunk_store import GroupStore
 from letters import Mailbox
 from pyspark.sql.types import StructType
 from queries import query_of
-from test_live_groups import GroupStore
 
 from timerheap import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._arrow import KeyedRows

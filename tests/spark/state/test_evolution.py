@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 import streams
 from chunk_store import MemoryStore, load, save
+from live_files import handed_over, live_file
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from queries import query_of
-from test_state import handed_over, live_file
 
 import timerheap.spark
 from timerheap import (

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from chunk_store import MemoryStore, Parts, load, save
+from live_files import handed_over, live_file
 from memories import Arena
-from test_state import QUERY, handed_over, live_file
+from queries import QUERY
 
 from timerheap import (
     BatchProcessFunction,

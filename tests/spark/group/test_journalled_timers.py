@@ -156,11 +156,6 @@ class AgainstTheModel(RuleBasedStateMachine):
         self.model = before
         self.begin()
 
-    @rule(keys=st.lists(key_ids, max_size=4))
-    def remove_keys(self, keys: list[int]) -> None:
-        gone = {timer for timer in self.model if timer[1] in keys}
-        assert self.timers.remove_keys(keys) == self.lose(gone)
-
     @rule()
     def save(self) -> None:
         changes = self.timers.changes()
@@ -334,8 +329,6 @@ def test_a_function_sees_the_timers_of_its_key_only() -> None:
         ("push_many", ([1, "2"], [1, 1], 0), (TypeError, ValueError)),
         ("push_many", ([1, 2**63], [1, 1], 0), OverflowError),
         ("remove_many", ([1, 2], [1], 0), ValueError),
-        ("remove_keys", ([7, "7"],), (TypeError, ValueError)),
-        ("remove_keys", ([7, 2**63],), OverflowError),
         ("pop_due", ("7",), TypeError),
     ],
 )

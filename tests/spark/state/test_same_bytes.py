@@ -31,6 +31,7 @@ from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.growing_state import MapTable
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.timers import in_order
 from timerheap.spark._process.wrapped_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._windows.open_windows import SessionsPart, SlicesPart
@@ -96,7 +97,10 @@ class Attempts:
                 for state in draw.sample([self.number, self.text, self.both, self.log, self.book], 4):
                     state.clear()
         if draw.randrange(20) == 0 and len(ids):
-            group.event_timers.remove_keys(ids[:3])
+            heap = group.event_timers.heap
+            of_ids = np.isin(heap.key_hashes, ids[:3])
+            columns = (column[of_ids] for column in (heap.timestamps, heap.key_hashes, heap.namespaces))
+            group.event_timers.remove_many(*in_order(*columns))
         group.forget_dead_keys()
 
     def touch(self, draw: random.Random, id_: int, time: int) -> None:

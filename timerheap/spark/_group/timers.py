@@ -246,17 +246,6 @@ class JournalledTimers:
         """Record that all timers up to `watermark` have been taken."""
         self._record(POP_DUE, 1, watermark, 0, 0)
 
-    def remove_keys(self, key_hashes: npt.ArrayLike) -> int:
-        """Remove all timers of keys, like the heap's ``remove_keys``."""
-        heap = self.heap
-        rows = np.flatnonzero(np.isin(heap.key_hashes, key_hashes))
-        gone = in_order(heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows])
-        removed = heap.remove_keys(key_hashes)
-        if removed:
-            self._losses += removed
-            self._record(REMOVE, removed, *gone)
-        return removed
-
     def _record(
         self, op: int, n: int, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
     ) -> None:

@@ -122,6 +122,9 @@ def _conjuncts(clause: exp.Expr | None) -> list[exp.Expr]:
 
 
 def _conjunction(conditions: list[exp.Expr]) -> str | None:
+    for one in conditions:
+        if aggregate := one.find(exp.AggFunc):
+            refuse(f"a condition with {written(aggregate)}", "group by windows, and use HAVING")
     return text_of(exp.and_(*conditions)) if conditions else None
 
 
@@ -242,10 +245,9 @@ def _item(node: exp.Expr) -> tuple[str, str]:
 
 
 def _projected(source: Node, conditions: list[exp.Expr], items: list[exp.Expr]) -> Selected:
-    for clause, nodes in (("WHERE", conditions), ("SELECT", items)):
-        if aggregate := next((one for node in nodes for one in [node.find(exp.AggFunc)] if one), None):
-            instead = "add GROUP BY window_start, window_end"
-            refuse(f"{clause} with {written(aggregate)}", instead + ", and use HAVING" * (clause == "WHERE"))
+    for item in items:
+        if aggregate := item.find(exp.AggFunc):
+            refuse(f"SELECT with {written(aggregate)}", "add GROUP BY window_start, window_end")
     columns = tuple(map(_item, items))
     return Selected(source, _conjunction(conditions), columns, _bounds(items, source.bounds))
 
@@ -267,9 +269,6 @@ def _aggregated(select: exp.Select, source: Node, conditions: list[exp.Expr]) ->
     keys = tuple(dict.fromkeys(name for one in sets for name in one))
     if isinstance(source, Windowing):
         _expect_keys_of_rows(source, conditions, keys, sets)
-    for node in conditions:
-        if aggregate := node.find(exp.AggFunc):
-            refuse(f"WHERE with {written(aggregate)}", "move conditions on aggregates to HAVING")
     outside = Outside({*bounds, *keys}, sets)
     columns = tuple(outside.column(item) for item in select.expressions)
     having = select.args.get("having")

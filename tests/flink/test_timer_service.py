@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -202,8 +204,20 @@ class RocksDBQueues:
             self.free[which].append(queue)
         self.taken.clear()
 
+    def close(self) -> None:
+        self.clear()
+        for queue in chain(*self.free.values()):
+            queue.close()
+        self.free.clear()
+
 
 QUEUES = RocksDBQueues()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_queues() -> Iterator[None]:
+    yield
+    QUEUES.close()
 
 
 @pytest.mark.parametrize(

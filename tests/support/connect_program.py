@@ -10,11 +10,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from local_spark import ROCKSDB
+from local_spark import FILES, ROCKSDB, forget_defaults, home_without_archives, use_plain_files
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
@@ -167,19 +169,27 @@ class Frames(Count):
         yield pd.DataFrame({"k": [key[0]], "at": [0], "n": [self.n.get()[0]]})
 
 
-def start() -> SparkSession:
+def start(work: Path) -> SparkSession:
     ensure_java()
+    os.environ["SPARK_HOME"] = str(home_without_archives(work))
     os.environ["SPARK_TESTING"] = "1"  # the server takes a free port
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     session: SparkSession = (
         SparkSession.builder.remote("local[2]")
+        .config("spark.ui.enabled", False)
+        .config("spark.ui.showConsoleProgress", False)
         .config("spark.sql.shuffle.partitions", 1)  # quicker
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.codegen.wholeStage", False)  # few rows; see local_spark.py
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.sql.lightweightPlanChangeValidation", False)
+        .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         .getOrCreate()
     )
+    server: Any = SimpleNamespace(sparkContext=SparkContext._active_spark_context)
+    use_plain_files(server)
+    forget_defaults(server)
     return session
 
 
@@ -281,5 +291,5 @@ def refusal(call: Callable[[], object]) -> str:
 
 if __name__ == "__main__":
     work = Path(sys.argv[1])
-    (work / "found.json").write_text(json.dumps(run(start(), work)))
+    (work / "found.json").write_text(json.dumps(run(start(work), work)))
     os._exit(0)  # the server is a part of this process, and would be waited for

@@ -13,6 +13,7 @@ from zipfile import ZipFile
 import pandas as pd
 import pyarrow as pa
 import pytest
+from local_spark import JAVA_OPTIONS
 from processes import command
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -137,7 +138,12 @@ def test_what_spark_submit_was_given_stays(tmp_path: Path) -> None:
     options = ["--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", f"{BYTES}=1m"]
     subprocess.run(
         [f"{home}/bin/spark-submit", *options, program, found, BYTES, CHANGELOG, DAEMON],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(tmp_path)},
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_CONF_DIR": str(tmp_path),
+            "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
+        },
         check=True,
         capture_output=True,
     )

@@ -24,7 +24,7 @@ OUTPUT_SCHEMA = """
     number int, parcels bigint, weight double, detail string, in_time boolean
 """
 BOUND = 5 * 60_000  # the recording's: no row of the input is late
-BATCHES = 8
+BATCHES = 4
 
 
 @pytest.fixture(scope="module")

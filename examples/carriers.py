@@ -6,7 +6,7 @@
 The program replays the departures of January 2013. Each carrier reports its flights in the order of their
 departure, but some carriers fall behind, by up to a week, like partitions of a Kafka topic with a slow
 producer. Spark has only one watermark over all carriers; it follows the fastest, and rows of the others are
-late. With ``channel="carrier"`` each carrier has its own watermark.
+late. With ``EventTime(..., channel="carrier")`` each carrier has its own watermark.
 
 A single watermark in timerheap finds more late rows than Spark's, because it includes the rows of the
 current micro-batch, while Spark's is that of the micro-batch before. These rows are emitted and not lost.
@@ -78,9 +78,8 @@ def by_timerheap(rows: DataFrame, channel: str | None) -> DataFrame:
         key="origin",
         function=PassOn(),
         output_schema=SCHEMA,
-        event_time="departed",
+        event_time=timerheap.spark.EventTime("departed", channel=channel),
         watermark=WatermarkStrategy.for_monotonous_timestamps(),
-        channel=channel,
         late="emit",
         max_parallelism=4,  # there are three origins
     )

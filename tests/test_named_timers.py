@@ -135,7 +135,7 @@ def new_tester(function: Any) -> ProcessTester:
     if isinstance(function, ActsWithRules):
         options |= {"rules_schema": "rule string"}
     if isinstance(function, ActsOfTwo):
-        options |= {"right_schema": ROWS, "right_event_time": "at"}
+        options |= {"right_schema": ROWS}
     return ProcessTester(function, "k", ROWS, OUT, **options)
 
 

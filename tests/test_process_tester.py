@@ -22,6 +22,7 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
 )
+from timerheap.spark import EventTime, RightInput
 from timerheap.testing import PendingTimer, ProcessTester
 from timerheap.time import TimeDomain
 
@@ -40,11 +41,11 @@ def test_rows_wait_for_the_watermark_in_event_time_order() -> None:
 
 
 def test_rows_without_an_event_time_are_dropped_if_wanted() -> None:
-    test = made(null_time="drop")
+    test = made(event_time=EventTime("at", null="drop"))
     test.push([("a", 1, None), ("b", 2, 100)])
     assert test.buffered_rows() == [Row(plane="b", gate=2, at=100)]
-    with pytest.raises(ValueError, match='null_time must be "error" or "drop", got None'):
-        made(null_time=None)
+    with pytest.raises(ValueError, match='null must be "error" or "drop", got None'):
+        made(event_time=EventTime("at", null=None))
 
 
 def test_rows_are_processed_at_once_in_arrival_order() -> None:
@@ -265,8 +266,8 @@ class Meet(KeyedCoProcessFunction):
 
 
 def test_two_inputs_share_state_in_event_time_order() -> None:
-    options: dict[str, Any] = {"right_schema": "tail string, seen bigint", "right_key": "tail"}
-    test = made(Meet(), right_event_time="seen", **options)
+    right_input = RightInput("tail string, seen bigint", key="tail", event_time="seen")
+    test = made(Meet(), right_schema=right_input)
     test.push_right([("a", 200), ("a", 50)])
     test.push([("a", 1, 100)])
     left, right = Row(plane="a", gate=1, at=100), [Row(tail="a", seen=50), Row(tail="a", seen=200)]
@@ -275,8 +276,11 @@ def test_two_inputs_share_state_in_event_time_order() -> None:
     assert test.state("left") == {"a": 100}
     with pytest.raises(ValueError, match="function must be a KeyedCoProcessFunction to have a right input"):
         made().push_right([])
-    with pytest.raises(ValueError, match="right_event_time and right_tie_break must have the types"):
-        made(Meet(), right_event_time="seen", right_schema="tail int, seen bigint", right_key="tail")
+    with pytest.raises(
+        ValueError,
+        match=r"right\.key must be of type string like column 'plane' of input_schema, got",
+    ):
+        made(Meet(), right_schema=RightInput("tail int, seen bigint", key="tail", event_time="seen"))
 
 
 class Fails(Overdue):
@@ -332,8 +336,8 @@ def test_wrong_arguments_raise() -> None:
         made(order="time")
     with pytest.raises(TypeError, match="function must be an instance, got the class Overdue"):
         made(Overdue)
-    with pytest.raises(ValueError, match="right_event_time and right_watermark need a KeyedCo"):
-        made(right_key="plane")
+    with pytest.raises(ValueError, match="right_schema needs a KeyedCo"):
+        made(right_schema=RightInput("plane string", key="plane"))
     with pytest.raises(ValueError, match=r"name must be one of \['due', 'gates', 'times'\], got 'x'"):
         made().state("x")
     test = made()

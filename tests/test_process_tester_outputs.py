@@ -22,6 +22,7 @@ from timerheap import (
     Types,
     WatermarkStrategy,
 )
+from timerheap.spark import RightInput
 from timerheap.testing import PendingTimer, ProcessTester
 
 LATE = OutputTag("late", Types.ROW_NAMED(["plane", "by"], [Types.STRING(), Types.LONG()]))
@@ -165,7 +166,7 @@ def test_a_timestamp_assigner_computes_the_event_time_of_rows() -> None:
 def test_one_of_two_inputs_may_have_a_timestamp_assigner() -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondOfGate())
     times = IntervalJoin(0, 10, lambda left, right: left.plane, left_type=ROW, right_type=ROW)
-    test = made(times, output_schema="plane string", right_watermark=strategy)
+    test = made(times, output_schema="plane string", right_schema=RightInput(INPUT, watermark=strategy))
     test.push([("a", 0, 1_995), ("b", 0, 3_995)])
     assert test.push_right([("a", 2, 0), ("b", 2, 0)]) == [Row(plane="a")]
 
@@ -182,7 +183,7 @@ def test_one_of_two_inputs_may_have_a_timestamp_assigner() -> None:
         ({"event_time": "at"}, ValueError, "watermark must have no timestamp assigner"),
         ({"watermark": 5.5, "event_time": "at"}, TypeError, "watermark must be a WatermarkStrategy, got 5.5"),
         ({"watermark": "5 seconds"}, ValueError, "event_time must name the event-time column"),
-        ({"right_watermark": "5 seconds"}, ValueError, "right_watermark need a KeyedCoProcessFunction"),
+        ({"right_schema": "k string"}, ValueError, "right_schema needs a KeyedCoProcessFunction"),
     ],
 )
 def test_an_assigner_that_cannot_be_used_raises(options: Any, error: type[Exception], message: str) -> None:

@@ -213,13 +213,13 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
         result = timerheap.spark.window_operator(df, "k", windows, Elements(), "n long", **made)
         return result.select("k", F.unix_millis("window_start"), "n")
 
-    right = {"right_event_time": "at", "right_watermark": WATERMARK}
+    right = timerheap.spark.RightInput(df, event_time="at", watermark=WATERMARK)
     return {
         "rows": lambda: timerheap.spark.process(df, "k", Rows(), OUTPUT, **OPTIONS),
         "columns": lambda: timerheap.spark.process(
             df.groupBy("k"), function=Columns(), output_schema=OUTPUT, **OPTIONS
         ),
-        "two inputs": lambda: timerheap.spark.process_two(df, df, "k", Sides(), OUTPUT, **right, **OPTIONS),
+        "two inputs": lambda: timerheap.spark.process_two(df, right, "k", Sides(), OUTPUT, **OPTIONS),
         "rules": lambda: timerheap.spark.process_broadcast(
             df, df.where("k = 'a'"), "k", Ruled(), OUTPUT, **OPTIONS
         ),

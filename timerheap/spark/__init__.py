@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from timerheap._java import ensure_java
     from timerheap.spark._async_map import async_map
     from timerheap.spark._available_now import run_available_now, start
+    from timerheap.spark._plan.inputs import EventTime, RightInput
     from timerheap.spark._plan.outputs import late_rows, side_output, with_side_outputs
     from timerheap.spark._plan.progress import Progress, progress, with_name
     from timerheap.spark._process.process import process, process_broadcast, process_two
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from timerheap.spark._state.initial_state import InitialState
     from timerheap.spark._stateful_timers import GroupStateTimers, ProcessorTimers
     from timerheap.spark._windows.spark_aggregates import udaf
-    from timerheap.spark._windows.window_operator import window_operator
+    from timerheap.spark._windows.window_operator import WindowedBy, window_operator
     from timerheap.spark._windows.windows import (
         GroupedWindows,
         Windows,
@@ -39,11 +40,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointState",
+    "EventTime",
     "GroupStateTimers",
     "GroupedWindows",
     "InitialState",
     "ProcessorTimers",
     "Progress",
+    "RightInput",
+    "WindowedBy",
     "Windows",
     "async_map",
     "cumulate",
@@ -77,6 +81,7 @@ _HOMES = {
     "spark._windows.spark_aggregates": "udaf",
     "spark._state.checkpoint_reader": "CheckpointState read_checkpoint",
     "spark._state.initial_state": "InitialState",
+    "spark._plan.inputs": "EventTime RightInput",
     "spark._plan.outputs": "late_rows side_output with_side_outputs",
     "spark._plan.progress": "Progress progress with_name",
     "spark._process.process": "process process_broadcast process_two",
@@ -84,7 +89,7 @@ _HOMES = {
     "spark._settings": "settings",
     "spark._sql.planner": "sql",
     "spark._stateful_timers": "GroupStateTimers ProcessorTimers",
-    "spark._windows.window_operator": "window_operator",
+    "spark._windows.window_operator": "WindowedBy window_operator",
     "spark._windows.windows": "GroupedWindows Windows cumulate hop session tumble",
 }
 

@@ -263,8 +263,8 @@ def misfit(
         lost = [] if dropped is None else [each for each in lost if each not in dropped]
         if lost:
             return (
-                f"it would lose the values of {', '.join(lost)}; pass drop_state={lost} for that, or "
-                f"rename_state={{{lost[0]!r}: {path + '.new'!r}}} for a field that has a new name"
+                f"it would lose the values of {', '.join(lost)}; pass state_changes={dict.fromkeys(lost)} "
+                f"for that, or {{{lost[0]!r}: {path + '.new'!r}}} for a field that has a new name"
             )
         if not kept:
             return f"{where or 'the rows'} would keep none of the fields {was.names}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple, cast
 
@@ -23,15 +23,9 @@ from timerheap.spark._compat import to_rows
 from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
-from timerheap.spark._plan.arguments import (
-    arrow_schema,
-    expect_event_time,
-    key_columns,
-    row_order,
-    tie_columns,
-)
 from timerheap.spark._plan.build import NULL_MARK
-from timerheap.spark._plan.named_columns import assigns_time, strategy_of
+from timerheap.spark._plan.inputs import Input, query_of
+from timerheap.spark._plan.named_columns import Columns, strategy_of
 from timerheap.spark._process.wrapped_runners import work_of
 from timerheap.spark._query import NullTime, Query, nullable_arrow_schema
 from timerheap.spark._worker.output import cast as cast_column
@@ -54,6 +48,48 @@ def columns_type(argument: str, schema: object) -> StructType:
     return schema
 
 
+class SchemaColumns(Columns):
+    """The columns of an input of a test, which has a schema in place of a DataFrame.
+
+    assigner: computes the column `TIME`, if there is one
+    """
+
+    assigner: TimestampAssigner | None = None
+
+    def __init__(self, argument: str, schema: object) -> None:
+        self.argument = argument
+        self.df: Any = _Schema(columns_type(argument, schema))
+
+    def one(self, argument: str, column: Any) -> Any:
+        """Return a name as it is: a test has no expressions."""
+        return column
+
+    def event_time(self, argument: str, column: Any) -> Any:
+        """Return a name as it is: a schema has no ``withWatermark``."""
+        return column
+
+    def with_assigned_time(self, assigner: TimestampAssigner) -> Any:
+        """Return the columns with the event time that an assigner computes."""
+        self.assigner = assigner
+        return _Schema(StructType([*self.df.schema, StructField(TIME, LongType())]))
+
+    def watermark(self, argument: str, watermark: Any, event_time: Any) -> Any:
+        """Return the strategy of a delay, by default one without."""
+        if watermark is None and event_time is not None:
+            return WatermarkStrategy.for_monotonous_timestamps()
+        return strategy_of(argument, watermark)
+
+
+class _Schema:
+    """What the checks of arguments read of a DataFrame."""
+
+    isStreaming = False
+
+    def __init__(self, schema: StructType) -> None:
+        self.schema = schema
+        self.columns = list(schema.names)
+
+
 @dataclass(frozen=True)
 class PushedRows:
     """The rows of one input.
@@ -68,14 +104,6 @@ class PushedRows:
     assigner: TimestampAssigner | None = None
     ties: tuple[str, ...] = ()
     null_time: NullTime = "error"
-
-    # What the argument checks of `timerheap.spark._plan.arguments` read of a DataFrame:
-    isStreaming = False
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self.schema.names)
 
     @property
     def schema(self) -> StructType:
@@ -281,6 +309,8 @@ def _decoder(type_: pa.DataType, shape: str) -> Callable[[Any], Any]:
     return types.codec(type_, "").decode
 
 
+_SILENT = WatermarkStrategy.no_watermarks()  # the test itself advances the watermark
+
 Function = (
     KeyedProcessFunction | BatchProcessFunction | KeyedCoProcessFunction | KeyedBroadcastProcessFunction
 )
@@ -291,6 +321,7 @@ class Inputs:
 
     def __init__(self) -> None:
         self._sides: list[PushedRows] = []
+        self._checked: list[Input] = []
 
     def __len__(self) -> int:
         return len(self._sides)
@@ -304,83 +335,53 @@ class Inputs:
         self,
         argument: str,
         schema: object,
-        prefix: str,
         key: object,
         event_time: Any,
         watermark: Any,
-        order: str | None = None,
-        tie_break: object = None,
-        null_time: NullTime = "error",
+        order: object = None,
+        late: object = None,
+        prefix: str = "",
     ) -> None:
-        """Add an input.
+        """Add an input, given the user's arguments.
 
         argument: name of the argument that `schema` is
-        schema, key, event_time, watermark, order, tie_break: the user's arguments
         prefix: errors call the arguments `prefix` + ``key``, and so on
         """
-        type_ = columns_type(argument, schema)
-        arrow_schema(argument, type_)
-        assigner = None
-        if event_time is None and assigns_time(watermark):
-            event_time, assigner = TIME, watermark.timestamp_assigner
-        rows: Any = PushedRows(type_, [], event_time, assigner)
-        if event_time is not None and watermark is None:
-            watermark = WatermarkStrategy.for_monotonous_timestamps()
-        expect_event_time(rows, event_time, strategy_of(prefix + "watermark", watermark), prefix)
-        keys = key_columns(rows, prefix + "key", key)
-        ties = tie_columns(rows, prefix + "tie_break", tie_break, row_order(order, rows, event_time))
-        self._sides.append(PushedRows(type_, keys, event_time, assigner, ties, null_time))
+        columns = SchemaColumns(argument, schema)
+        found = Input.checked(columns, key, event_time, watermark, order=order, late=late, prefix=prefix)
+        if self._checked:
+            self._checked[0].expect_to_match(found)
+        self._checked.append(found)
+        self._sides.append(
+            PushedRows(found.rows, found.key, found.event_time, columns.assigner, found.ties, found.null_time)
+        )
 
-    def expect_to_match(self) -> None:
-        """Raise ValueError unless both inputs have keys and event times of the same types."""
-        types = [
-            [
-                each.schema[name].dataType.simpleString()
-                for name in [*each.key, *([each.event_time] if each.event_time else []), *each.ties]
-            ]
-            for each in self._sides
-        ]
-        if types[0] != types[1]:
-            raise ValueError(
-                "right_key, right_event_time and right_tie_break must have the types of the left, "
-                f"{types[0]}, got {types[1]}"
-            )
-
-    def query(self, function: Function, emits_late: bool, **options: Any) -> Query:
-        """Return the query that runs a function on the inputs, with other arguments of `Query`."""
-        left = self.left
+    def query(self, function: Function, result: StructType, **options: Any) -> Query:
+        """Return the query that runs a function on the inputs; `options` are those of `query_of`."""
+        checked = [replace(each, strategy=_SILENT, channel=None) for each in self._checked]
+        left, work = checked[0], work_of(function)
         if not isinstance(function, KeyedCoProcessFunction):
-            return Query(
-                work=work_of(function),
-                key=left.key,
-                rows=left.schema,
-                event_time=left.event_time,
-                ties=left.ties,
-                late_row=left.type if emits_late else None,
-                late_columns=tuple(left.type.names),
-                **options,
-            )
-        keys = [left.schema[name] for name in left.key]
-        fields = [StructField(f"{KEY}{number}", field.dataType) for number, field in enumerate(keys)]
-        if left.event_time is not None:
-            fields.append(StructField(TIME, left.schema[left.event_time].dataType))
+            return query_of(work, result, left, rows=left.df.schema, **options)
+        types = left.df.schema
+        fields = [StructField(f"{KEY}{number}", types[name].dataType) for number, name in enumerate(left.key)]
+        keys = [field.name for field in fields]
         ties = tuple(computed_name(number, name) for number, name in enumerate(left.ties))
-        fields += [
-            StructField(name, left.schema[tie].dataType) for name, tie in zip(ties, left.ties, strict=True)
-        ]
+        timed = left.event_time is not None
+        fields += [StructField(TIME, types[name].dataType) for name in (left.event_time,) if name is not None]
+        fields += [StructField(name, types[tie].dataType) for name, tie in zip(ties, left.ties, strict=True)]
         fields.append(StructField(INPUT, ByteType()))
-        sides = [StructField(side, each.type) for side, each in zip(SIDES, self._sides, strict=True)]
-        both = zip(("left", "right"), self._sides, strict=True)
-        late = [StructField(name, each.type) for name, each in both]
-        return Query(
-            work=work_of(function),
-            key=[field.name for field in fields[: len(keys)]],
-            rows=StructType([*fields, *sides]),
-            event_time=None if left.event_time is None else TIME,
+        fields += [StructField(side, each.rows) for side, each in zip(SIDES, checked, strict=True)]
+        late = [StructField(name, each.rows) for name, each in zip(("left", "right"), checked, strict=True)]
+        return query_of(
+            work,
+            result,
+            *checked,
+            key=keys,
+            rows=StructType(fields),
+            event_time=TIME if timed else None,
             ties=ties,
-            late_row=StructType(late) if emits_late else None,
+            late_row=StructType(late),
             late_columns=SIDES,
-            key_names=left.key,
             **options,
         )
 

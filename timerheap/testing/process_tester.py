@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self, cast, get_args
 
@@ -26,15 +27,8 @@ from timerheap.spark._compat import to_rows
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import content_order
-from timerheap.spark._plan.arguments import (
-    arrow_schema,
-    changed_states,
-    key_groups,
-    late_rows,
-    null_times,
-    row_order,
-    sendable,
-)
+from timerheap.spark._plan.arguments import arrow_schema, changed_states, key_groups, sendable
+from timerheap.spark._plan.inputs import EventTime, RightInput
 from timerheap.spark._plan.named_columns import assigns_time
 from timerheap.spark._plan.outputs import side_tags, with_side_column
 from timerheap.spark._query import Query
@@ -73,36 +67,29 @@ class ProcessTester:
         The columns of the rows, for instance "plane string, at bigint"; of two inputs, those of the left.
     output_schema : str or pyspark.sql.types.StructType
         The columns of the results.
-    event_time : str, optional
-        Event-time column, a timestamp or a bigint of epoch ms.
-    order : {"event_time", "arrival"}, optional
-        As in `timerheap.spark.process`.
-    tie_break, right_tie_break : str or list of str, optional
-        Columns that order rows of one key and timestamp, as in `timerheap.spark.process_two`; by
-        default all, as on Spark, and not the order in which they are pushed; if that differs, the tester
-        logs it once.
-    right_schema, right_key, right_event_time : optional
-        Those of the right input of a KeyedCoProcessFunction; by default as of the left.
+    event_time : str or EventTime, optional
+        Event-time column, a timestamp or a bigint of epoch ms. Without ``EventTime.tie_break``, rows of one
+        key and timestamp come in the order of all columns, as on Spark, and not in the order in which they
+        are pushed; if that differs, the tester logs it once.
+    right_schema : str, StructType or RightInput, optional
+        The columns of the right input of a KeyedCoProcessFunction; by default those of the left.
     rules_schema : str or pyspark.sql.types.StructType, optional
         The columns of the broadcast rows of a KeyedBroadcastProcessFunction.
-    watermark, right_watermark : WatermarkStrategy, int, str or timedelta, optional
-        As in `timerheap.spark.process` and `process_two`, for their timestamp assigners: without
-        `event_time` these compute the event time of each row. Nothing else of them is used, since the test
-        itself advances the watermark.
+    watermark : WatermarkStrategy, int, str or timedelta, optional
+        As in `timerheap.spark.process`, for its timestamp assigner: without `event_time` this computes the
+        event time of each row. Nothing else of it is used, since the test itself advances the watermark.
+    order : {"event_time", "arrival"}, optional
+        As in `timerheap.spark.process`.
     late : {"drop", "emit"}, optional
         What becomes of rows behind the watermark, as in `timerheap.spark.process`; `late_rows` returns them.
-    null_time : {"error", "drop"}, default "error"
-        What becomes of rows whose event time is null.
     processing_time : bool
         Whether there is a clock, which then starts at 0. Without one the test is like a batch DataFrame:
         there are no processing-time timers, and a time to live of processing time never ends. A stream
         refuses a function with such a state unless it has `processing_time`, too.
     max_parallelism : int
         The number of key groups, which the function can ask for.
-    drop_state : list of str
-        Names of states in a restored snapshot to drop, or of fields of their row types.
-    rename_state : dict of str to str, optional
-        New names of states, or of fields, in a restored snapshot, by their old names.
+    state_changes : dict of str to str or None, optional
+        The new names of states, or of fields, in a restored snapshot by their old names; None drops one.
     side_outputs : list of OutputTag, optional
         The side outputs of the function, as in `timerheap.spark.process`.
 
@@ -139,75 +126,56 @@ class ProcessTester:
         key: str | Sequence[str],
         input_schema: str | StructType,
         output_schema: str | StructType,
-        event_time: str | None = None,
+        event_time: str | EventTime | None = None,
         *,
-        order: str | None = None,
-        tie_break: str | Sequence[str] | None = None,
-        right_tie_break: str | Sequence[str] | None = None,
-        right_schema: str | StructType | None = None,
-        right_key: str | Sequence[str] | None = None,
-        right_event_time: str | None = None,
+        right_schema: str | StructType | RightInput | None = None,
         rules_schema: str | StructType | None = None,
         watermark: WatermarkStrategy | int | str | timedelta | None = None,
-        right_watermark: WatermarkStrategy | int | str | timedelta | None = None,
+        order: str | None = None,
         late: str | None = None,
-        null_time: str = "error",
         processing_time: bool = False,
         max_parallelism: int = 16,
-        drop_state: Sequence[str] = (),
-        rename_state: Mapping[str, str] | None = None,
+        state_changes: Mapping[str, str | None] | None = None,
         side_outputs: Sequence[OutputTag] | None = None,
     ) -> None:
         sendable(function, *get_args(Function))
         if order is None and isinstance(function, IntervalJoin):
             order = "arrival"
         self._inputs = Inputs()
-        nulls = null_times(null_time)
-        self._inputs.add(
-            "input_schema", input_schema, "", key, event_time, watermark, order, tie_break, nulls
-        )
+        self._inputs.add("input_schema", input_schema, key, event_time, watermark, order, late)
         result = columns_type("output_schema", output_schema)
         arrow_schema("output_schema", result)
         if isinstance(function, KeyedCoProcessFunction):
-            timed = right_event_time is not None or assigns_time(right_watermark)
+            schema = input_schema if right_schema is None else right_schema
+            right = schema if isinstance(schema, RightInput) else RightInput(schema)
+            timed = right.event_time is not None or assigns_time(right.watermark)
             self._inputs.add(
                 "right_schema",
-                input_schema if right_schema is None else right_schema,
-                "right_",
-                key if right_key is None else right_key,
-                right_event_time if timed else event_time,
-                watermark if right_watermark is None else right_watermark,
+                right.rows,
+                key if right.key is None else right.key,
+                right.event_time if timed else event_time,
+                watermark if right.watermark is None else right.watermark,
                 order,
-                tie_break if right_tie_break is None else right_tie_break,
-                nulls,
+                late,
+                "right.",
             )
-            self._inputs.expect_to_match()
-        elif (right_schema, right_key, right_event_time, right_watermark, right_tie_break) != (None,) * 5:
-            raise ValueError(
-                "right_schema, right_key, right_tie_break, right_event_time and right_watermark need a "
-                "KeyedCoProcessFunction"
-            )
+        elif right_schema is not None:
+            raise ValueError("right_schema needs a KeyedCoProcessFunction")
         self._rules = _rules(function, rules_schema)
         self._pickled = dumps(function)  # type: ignore[no-untyped-call]
         self._max_parallelism = cast(int, key_groups(max_parallelism))
         self._now: int | None = 0 if processing_time else None
         self._failed = False
         self._warned: set[str] = set()
-        left = self._inputs.left
-        rows_order = row_order(order, cast(Any, left), left.event_time)
+        self._result = result
         self._options: dict[str, Any] = {
-            "result": result,
-            "watermarks": (WatermarkStrategy.no_watermarks(),) * len(self._inputs),
-            "channels": (None,) * len(self._inputs),
-            "order": rows_order,
-            "late": late_rows(late, rows_order),
-            "time_mode": "ProcessingTime" if processing_time else "None",
+            "order": order,
+            "late": late,
             "max_parallelism": self._max_parallelism,
-            **changed_states(drop_state, rename_state),
+            **changed_states(state_changes),
             "side_outputs": side_tags(side_outputs, function),
             "broadcast": None if self._rules is None else self._rules.type,
         }
-        self._emits_late = late == "emit"
         self._hints = True  # whether nothing has been said of the order of rows
         query = self._query()
         self._sent: dict[str, list[Any]] = {field.name: [] for field in query.side_fields}
@@ -215,7 +183,8 @@ class ProcessTester:
 
     def _query(self) -> Query:
         """Return the query of a new copy of the function."""
-        return self._inputs.query(loads(self._pickled), self._emits_late, **self._options)
+        query = self._inputs.query(loads(self._pickled), self._result, **self._options)
+        return query if self._now is None else replace(query, time_mode="ProcessingTime")
 
     def _begin(self, query: Query, group: KeyGroup, now: int | None) -> None:
         """Open the function of a query, and go on with a key group."""
@@ -276,7 +245,8 @@ class ProcessTester:
                 self._hints = False
                 _log.warning(
                     "rows of one key and timestamp come in the order of their columns, as on Spark, and not "
-                    "as pushed; if their order matters, pass tie_break= with the columns that have it"
+                    "as pushed; if their order matters, pass EventTime(column, tie_break=...) with the "
+                    "columns that have it"
                 )
         return self._run(pushed, self._group.watermark)
 

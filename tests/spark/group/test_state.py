@@ -270,7 +270,7 @@ def test_an_unused_state_is_reported_and_kept_until_it_is_dropped() -> None:
     group = with_states(store, "ad")  # b was renamed to d
     assert len(group.keys) == 4
     assert sorted(message.split(" is in")[0] for message in group.notices()) == ["state 'b'", "state 'c'"]
-    assert all("pass drop_state=['" in message for message in group.notices())
+    assert all("pass state_changes={'" in message for message in group.notices())
 
     group = with_states(store, "ade", ("b", "c", "never was"))
     assert sorted(group.states) == ["a", "d", "e"]
@@ -290,7 +290,7 @@ def test_dropping_a_used_state_raises() -> None:
     with_states(store, "ab")
     before = dict(store.chunks)
     with pytest.raises(
-        ValueError, match="drop_state must name states that the function no longer has, got 'b'"
+        ValueError, match="state_changes must drop states that the function no longer has, got 'b'"
     ):
         with_states(store, "ab", ("b",))
     assert store.chunks == before

@@ -46,9 +46,10 @@ def rows(*triples: tuple[str, int | None, int]) -> list[dict[str, Any]]:
     return [dict(zip(SCHEMA.names, triple, strict=True)) for triple in triples]
 
 
-def echoed(df: Any, **options: Any) -> Any:
+def echoed(df: Any, channel: str | None = None, null: str = "error", **options: Any) -> Any:
     settings: dict[str, Any] = {"watermark": STRATEGY, "max_parallelism": 3, **options}
-    return timerheap.spark.process(df, "k", Echo(), OUTPUT, "at", **settings)
+    time = timerheap.spark.EventTime("at", channel=channel, null=null)
+    return timerheap.spark.process(df, "k", Echo(), OUTPUT, time, **settings)
 
 
 def batches() -> Iterator[list[dict[str, Any]]]:
@@ -218,14 +219,16 @@ def test_rows_without_an_event_time_are_dropped_and_counted(spark: SparkSession,
     parts = [[*none, *rows(("a", 1, 1_000)), *none], none, rows(("a", 1, 2_000), ("b", 1, 3_000))]
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     df = streams.read_stream(spark, tmp_path / "input")
-    progress = streams.run(echoed(df, channel="channel", null_time="drop"), tmp_path)
+    progress = streams.run(echoed(df, channel="channel", null="drop"), tmp_path)
     counted = [batch.observedMetrics["timerheap"].metrics["null_time_rows"] for batch in progress]
     assert counted == [2, 1, 0]
     found = [row[:3] for row in streams.sink(spark, tmp_path) if row[0] == "row"]
     assert found == [("row", "a", 1_000), ("row", "a", 2_000)]
     batch = spark.read.parquet(str(tmp_path / "input"))
-    assert echoed(batch, null_time="drop").where("kind = 'row'").count() == 3
-    tumbled = timerheap.spark.tumble(batch, "at", 1_000, watermark=STRATEGY, null_time="drop")
+    assert echoed(batch, null="drop").where("kind = 'row'").count() == 3
+    tumbled = timerheap.spark.tumble(
+        batch, timerheap.spark.EventTime("at", null="drop"), 1_000, watermark=STRATEGY
+    )
     assert tumbled.groupBy().count().count() == 3
 
 

@@ -379,7 +379,7 @@ def test_another_channel_column_drops_the_old_channels_and_keeps_the_watermark(
     assert not clock.notices, "until the input has rows nothing is known of its new channels"
     assert clock.observe(observed(*((number, name, 50) for name in after[1])), None, "second") == 94
     (notice,) = clock.notices
-    assert notice.startswith("right_channel: " if number else "channel: ")
+    assert notice.startswith("right.channel: " if number else "channel: ")
     assert all(repr(column) in notice for column in (before[0], after[0]) if column is not None)
     clock.notices.clear()
 

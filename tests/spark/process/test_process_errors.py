@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -193,16 +194,16 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "df must have .* '__timerheap_', got '__timerheap_hash'; rename",
     ),
     "channel": (
-        {"channel": "k"},
+        {"event_time": timerheap.spark.EventTime(channel="k")},
         ValueError,
         "event_time must name the event-time column if channel is given",
     ),
     "a name to drop": (
-        {"drop_state": "last"},
+        {"state_changes": "last"},
         TypeError,
-        "drop_state must be a list of names of states, got 'last'; write drop_state=",
+        "state_changes must be a dict of names of states, got 'last'; write state_changes=",
     ),
-    "no names to drop": ({"drop_state": [5]}, TypeError, r"drop_state must be a list of names .* got \[5\]"),
+    "no names to drop": ({"state_changes": {5: None}}, TypeError, "state_changes must be a dict of names"),
     "clock of a batch": (
         {"processing_time": True},
         ValueError,
@@ -313,7 +314,9 @@ def test_null_event_times_are_counted(spark: SparkSession) -> None:
     message = r"event_time must not be null, got 5 of 10 rows with null in column 'at'; filter them out"
     with pytest.raises(PythonException, match=message):
         process(df, key="the key", event_time="at", watermark=MONOTONOUS).collect()
-    message = r"F\.expr\('timestamp_millis\(at\)'\)\.isNotNull\(\).*, or pass null_time=\"drop\""
+    message = (
+        r"F\.expr\('timestamp_millis\(at\)'\)\.isNotNull\(\).*, or pass EventTime\(column, null=\"drop\"\)"
+    )
     with pytest.raises(PythonException, match=message):
         process(df, key="the key", event_time=F.expr("timestamp_millis(at)"), watermark=MONOTONOUS).collect()
 
@@ -321,23 +324,29 @@ def test_null_event_times_are_counted(spark: SparkSession) -> None:
 def test_null_event_times_of_two_inputs_name_the_column_and_the_input(spark: SparkSession) -> None:
     left = spark.createDataFrame([("a", 1)], "k string, at bigint")
     right = spark.createDataFrame([("a", 1), ("b", None)], "who string, seen bigint").coalesce(1)
-    options: dict[str, Any] = {"right_key": "who", "right_event_time": "seen", "watermark": MONOTONOUS}
+    two = timerheap.spark.RightInput(right, key="who", event_time="seen")
     message = (
-        r"right_event_time must not be null, got 1 of 2 rows with null in column 'seen' of right; filter"
+        r"right.event_time must not be null, got 1 of 2 rows with null in column 'seen' of right; filter"
     )
     with pytest.raises(PythonException, match=message):
-        timerheap.spark.process_two(left, right, "k", Both(), "k string", "at", **options).collect()
-    options["null_time"] = "drop"
-    found = timerheap.spark.process_two(left, right, "k", Both(), "k string", "at", **options)
+        timerheap.spark.process_two(left, two, "k", Both(), "k string", "at", watermark=MONOTONOUS).collect()
+    drops = partial(timerheap.spark.EventTime, null="drop")
+    two = timerheap.spark.RightInput(right, key="who", event_time=drops("seen"))
+    found = timerheap.spark.process_two(left, two, "k", Both(), "k string", drops("at"), watermark=MONOTONOUS)
     assert [row.k for row in found.collect()] == ["left", "right"]
     message = (
         r"event_time must not be null, got 1 of 2 rows with null in column 'seen' of left; filter .*left"
     )
     with pytest.raises(PythonException, match=message):
         timerheap.spark.process_two(
-            right, left, "who", Both(), "k string", "seen", right_key="k", right_event_time="at",
+            right,
+            timerheap.spark.RightInput(left, key="k", event_time="at"),
+            "who",
+            Both(),
+            "k string",
+            "seen",
             watermark=MONOTONOUS,
-        ).collect()  # fmt: skip
+        ).collect()
 
 
 class Both(KeyedCoProcessFunction):

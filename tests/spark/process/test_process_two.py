@@ -18,6 +18,7 @@ from timerheap import MAX_WATERMARK, KeyedCoProcessFunction, ValueStateDescripto
 from timerheap.flink import StreamRecord
 from timerheap.flink.operators import KeyedCoProcessOperator
 from timerheap.interval_join import IntervalJoin
+from timerheap.spark import EventTime, RightInput
 
 pytestmark = pytest.mark.spark
 
@@ -86,7 +87,7 @@ def streamed(spark: SparkSession, work: Path, function: Any, output: str, **opti
 def joined(left: Any, right: Any, function: Any, output: str, **options: Any) -> Any:
     settings: dict[str, Any] = {"watermark": STRATEGY, "max_parallelism": 3, **options}
     return timerheap.spark.process_two(
-        left, right, "customer", function, output, "at", right_key="who", right_event_time="seen", **settings
+        left, RightInput(right, key="who", event_time="seen"), "customer", function, output, "at", **settings
     )
 
 
@@ -237,30 +238,25 @@ def test_late_rows_are_returned_with_their_side(spark: SparkSession, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"right_key": "page"}, "right_key must be of type bigint like column 'item' of left, got 'page'"),
+        ({"key": "page"}, "right.key must be of type bigint like column 'item' of left, got 'page'"),
         (
-            {"right_key": ["who", "page"]},
-            r"right_key must have as many columns as key, .* got \['who', 'page'\]",
+            {"key": ["who", "page"]},
+            r"right.key must have as many columns as key, .* got \['who', 'page'\]",
         ),
-        ({"right_key": "nope"}, "right_key must name one column, got 'nope'"),
+        ({"key": "nope"}, "right.key must name one column, got 'nope'"),
         (
-            {"right_event_time": "day"},
-            "right_event_time must be of type bigint like column 'at' of left, got 'day' of type timestamp",
+            {"event_time": "day"},
+            "right.event_time must be of type bigint like column 'at' of left, got 'day' of type timestamp",
         ),
-        ({"right_watermark": 5.5}, "right_watermark must be a WatermarkStrategy, got 5.5"),
-        ({"right_channel": "nope"}, "right_channel must name one column, got 'nope'"),
+        ({"watermark": 5.5}, "right.watermark must be a WatermarkStrategy, got 5.5"),
+        ({"event_time": EventTime("seen", channel="nope")}, "right.channel must name one column, got 'nope'"),
     ],
 )
 def test_an_invalid_argument_raises(options: dict[str, Any], message: str, spark: SparkSession) -> None:
     left = spark.createDataFrame([("a", 1, 1)], "customer string, item bigint, at bigint")
     right = spark.createDataFrame([("a", "", 1)], "who string, page string, seen bigint")
     right = right.withColumn("day", F.timestamp_millis("seen"))
-    key = "item" if options.get("right_key") == "page" else "customer"
-    settings: dict[str, Any] = {
-        "right_key": "who",
-        "right_event_time": "seen",
-        "watermark": STRATEGY,
-        **options,
-    }
+    key = "item" if options.get("key") == "page" else "customer"
+    other = RightInput(right, **{"key": "who", "event_time": "seen", **options})
     with pytest.raises((TypeError, ValueError), match=message):
-        timerheap.spark.process_two(left, right, key, Meet(), OUTPUT, "at", **settings)
+        timerheap.spark.process_two(left, other, key, Meet(), OUTPUT, "at", watermark=STRATEGY)

@@ -324,11 +324,11 @@ def test_a_windowed_aggregate_may_follow_on_the_event_time_of_the_results(
     schema = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     streams.write_batches(tmp_path / "input", batches, schema)
 
-    def departures(df: DataFrame, output_event_time: str | None) -> DataFrame:
+    def departures(df: DataFrame) -> DataFrame:
         delay = WatermarkStrategy.for_bounded_out_of_orderness(10_000)
         return timerheap.spark.process(
             df, "k", Departures(), "k string, at timestamp", "at", watermark=delay,
-            max_parallelism=2, output_event_time=output_event_time,
+            max_parallelism=2,
         )  # fmt: skip
 
     def windows(df: DataFrame) -> DataFrame:
@@ -337,24 +337,19 @@ def test_a_windowed_aggregate_may_follow_on_the_event_time_of_the_results(
 
     df = streams.read_stream(spark, tmp_path / "input")
     with pytest.raises(AnalysisException, match="watermark"):
-        streams.run(windows(departures(df, None)), tmp_path / "refused")
-    yielded = streams.stream(spark, lambda df: windows(departures(df, "at")), tmp_path / "input", tmp_path)
+        streams.run(windows(departures(df)), tmp_path / "refused")
+    yielded = streams.stream(
+        spark,
+        lambda df: windows(departures(df).withWatermark("at", "0 seconds")),
+        tmp_path / "input",
+        tmp_path,
+    )
     times = [s + later for batch in seconds for s in batch for later in (0, 10)]
     epoch = int(start.timestamp())
     counts = Counter((epoch + s) // 20 * 20 for s in times if s <= 161)
     closed = {start: n for start, n in counts.items() if start + 20 <= epoch + 105}
     found = {int(start.timestamp()): n for start, n in yielded}
     assert closed.items() <= found.items() <= counts.items()
-
-    watermarked = df.withWatermark("at", "1 minute")
-    with pytest.raises(ValueError, match=r"output_event_time must be left out .*withWatermark.*watermark="):
-        departures(watermarked, "at")
-    with pytest.raises(ValueError, match=r"output_event_time must be a timestamp column, got 'k' of"):
-        departures(df, "k")
-    with pytest.raises(
-        ValueError, match=r"output_event_time must name one column, got 'when', .* the columns are .*'at'"
-    ):
-        departures(df, "when")
 
 
 class Repeat(KeyedProcessFunction):

@@ -100,13 +100,12 @@ def test_two_inputs_may_have_a_column_and_an_assigner_for_their_times(spark):
 
     rows = timerheap.spark.process_two(
         left,
-        right,
+        timerheap.spark.RightInput(right, watermark=ascending.with_timestamp_assigner(FirstField())),
         "k",
         Matched(),
         "side string, at bigint, width int",
         "at",
         watermark=ascending,
-        right_watermark=ascending.with_timestamp_assigner(FirstField()),
     )
 
     assert sorted(map(tuple, rows.collect())) == [("left", 5, 2), ("right", 7, 2)]
@@ -248,8 +247,10 @@ def test_windows(spark):
             windowed("dynamic", EventTimeSessionWindows.with_dynamic_gap(GapOfElement())),
             windowed(
                 "continuous",
-                TumblingEventTimeWindows.of(every(10)),
-                trigger=ContinuousEventTimeTrigger.of(every(5)),
+                timerheap.spark.WindowedBy(
+                    TumblingEventTimeWindows.of(every(10)),
+                    trigger=ContinuousEventTimeTrigger.of(every(5)),
+                ),
                 order="event_time",
             ),
             windowed("count", count_window(3), Summed(), order="event_time"),

@@ -81,7 +81,7 @@ def test_one_query_writes_results_side_outputs_and_late_rows(spark: SparkSession
         found["odd"] += streams.rows(timerheap.spark.side_output(batch, ODD))
         found["late"] += streams.rows(timerheap.spark.late_rows(batch))
 
-    result = even(streams.read_stream(spark, tmp_path / "input"), late="emit", output_event_time=None)
+    result = even(streams.read_stream(spark, tmp_path / "input"), late="emit")
     outputs = timerheap.spark.with_side_outputs(result.where("at > 0"))
     writer = outputs.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer.trigger(availableNow=True).foreachBatch(write).start().awaitTermination()

@@ -21,6 +21,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from timerheap.spark import EventTime, RightInput
 from timerheap.testing import ProcessTester
 
 SCHEMA, OUTPUT = "k string, what string, seq bigint, at bigint", "k string, seen string"
@@ -92,7 +93,7 @@ class SeenInColumns(BatchProcessFunction):
 
 
 def made(function: Any, **options: Any) -> ProcessTester:
-    options = {"event_time": "at", **options}
+    options["event_time"] = EventTime("at", tie_break=options.pop("tie_break", None))
     return ProcessTester(function, "k", SCHEMA, OUTPUT, **options)
 
 
@@ -129,13 +130,18 @@ def test_rows_in_columns_are_in_the_order_of_a_tie_break() -> None:
 
 def test_the_left_input_comes_first_unless_a_tie_break_says_otherwise() -> None:
     found = []
+    options: dict[str, Any]
     for options in (
         {},
         {"tie_break": "seq"},
-        {"tie_break": "seq", "right_tie_break": "rank"},
-        {"tie_break": ["seq", "what"], "right_tie_break": ["rank", "what"]},
+        {"tie_break": "seq", "right": "rank"},
+        {"tie_break": ["seq", "what"], "right": ["rank", "what"]},
     ):
-        tester = made(SeenOfTwo(), right_schema=f"{SCHEMA}, rank bigint", **options)
+        right = options.pop("right", None)
+        time = None if right is None else EventTime("at", tie_break=right)
+        tester = made(
+            SeenOfTwo(), right_schema=RightInput(f"{SCHEMA}, rank bigint", event_time=time), **options
+        )
         tester.push_right([("a", "x", 1, 1_000, 5), ("a", "b", 2, 1_000, 1)])
         tester.push([("a", "r", 1, 1_000), ("a", "l", 2, 1_000)])
         found.append(dict(tester.finish())["a"])
@@ -143,21 +149,21 @@ def test_the_left_input_comes_first_unless_a_tie_break_says_otherwise() -> None:
 
 
 def test_a_tie_break_that_cannot_be_used_raises() -> None:
-    with pytest.raises(ValueError, match=r'tie_break must be left out with order="arrival", .* got \'seq\''):
+    with pytest.raises(ValueError, match=r'tie_break must be left out with order="arrival", .* got .*seq'):
         made(Seen(), tie_break="seq", order="arrival")
     with pytest.raises(ValueError, match="tie_break must name one column, got 'x', which names none"):
         made(Seen(), tie_break="x")
     with pytest.raises(TypeError, match="tie_break must be a column name or a list of column names, got 3"):
         made(Seen(), tie_break=3)
-    with pytest.raises(ValueError, match="right_tie_break must have the types of the left"):
-        made(SeenOfTwo(), tie_break="seq", right_tie_break="what")
-    with pytest.raises(ValueError, match="right_event_time and right_watermark need a KeyedCo"):
-        made(Seen(), right_tie_break="seq")
+    right = RightInput(SCHEMA, event_time=EventTime("at", tie_break="what"))
+    with pytest.raises(ValueError, match=r"right\.tie_break must be of type bigint like column 'seq'"):
+        made(SeenOfTwo(), tie_break="seq", right_schema=right)
 
 
 def on_spark(df: DataFrame, function: Any = None, **options: Any) -> DataFrame:
     options = {"watermark": WatermarkStrategy.for_monotonous_timestamps(), "max_parallelism": 2, **options}
-    return timerheap.spark.process(df, "k", function or Seen(), OUTPUT, "at", **options)
+    time = EventTime("at", tie_break=options.pop("tie_break", None))
+    return timerheap.spark.process(df, "k", function or Seen(), OUTPUT, time, **options)
 
 
 @pytest.mark.spark
@@ -167,7 +173,13 @@ def test_a_tie_break_orders_rows_of_a_batch(spark: SparkSession) -> None:
     assert dict(streams.rows(on_spark(df))) == BY_COLUMNS
     rules = spark.createDataFrame([(1,)], "x int")
     found = timerheap.spark.process_broadcast(
-        df, rules, "k", SeenWithRules(), OUTPUT, "at", watermark="0 seconds", tie_break=[df.seq, "what"]
+        df,
+        rules,
+        "k",
+        SeenWithRules(),
+        OUTPUT,
+        EventTime("at", tie_break=[df.seq, "what"]),
+        watermark="0 seconds",
     )
     assert dict(streams.rows(found)) == IN_ORDER
 
@@ -191,19 +203,22 @@ def test_a_tie_break_orders_rows_of_two_inputs(spark: SparkSession) -> None:
     right = spark.createDataFrame([("a", "x", 2, 1_000), ("a", "b", 1, 1_000)], SCHEMA)
     options: dict[str, Any] = {"watermark": "0 seconds", "max_parallelism": 2}
     found = []
-    for ties in ({}, {"tie_break": F.lit(1), "right_tie_break": F.lit(0)}, {"tie_break": "seq"}):
-        result = timerheap.spark.process_two(left, right, "k", SeenOfTwo(), OUTPUT, "at", **options, **ties)
+    last, first = EventTime("at", tie_break=F.lit(1)), EventTime("at", tie_break=F.lit(0))
+    for time, two in (
+        ("at", right),
+        (last, RightInput(right, event_time=first)),
+        (EventTime("at", tie_break="seq"), right),
+    ):
+        result = timerheap.spark.process_two(left, two, "k", SeenOfTwo(), OUTPUT, time, **options)
         found += [seen for _, seen in streams.rows(result)]
     assert found == ["l r B X", "B X l r", "r B l X"]
-    with pytest.raises(ValueError, match="right_tie_break must have as many columns as tie_break, which is"):
+    with pytest.raises(ValueError, match=r"right\.tie_break must have as many columns as tie_break"):
         timerheap.spark.process_two(
             left,
-            right,
+            RightInput(right, event_time=EventTime("at", tie_break=["k", "at"])),
             "k",
             SeenOfTwo(),
             OUTPUT,
-            "at",
+            EventTime("at", tie_break="seq"),
             **options,
-            tie_break="seq",
-            right_tie_break=["k", "at"],
         )

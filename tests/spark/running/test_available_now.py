@@ -106,9 +106,8 @@ def test_runs_with_and_without_rows_fire_what_the_clock_makes_due(
         "k",
         Silence(),
         OUTPUT,
-        event_time="at",
+        event_time=timerheap.spark.EventTime("at", channel="k"),
         watermark=CLOCK,
-        channel="k",
         max_parallelism=4,
     )
     writer = result.writeStream.option("checkpointLocation", str(checkpoint)).format("parquet")
@@ -227,10 +226,9 @@ def test_spark_sees_what_the_clock_has_changed(spark: SparkSession, tmp_path: Pa
         "second timestamp",
         event_time="at",
         watermark=WatermarkStrategy.for_monotonous_timestamps().with_wall_clock(after=1, lag=0),
-        output_event_time="second",
         max_parallelism=2,
     )
-    counts = result.groupBy(F.window("second", "1 second")).count()
+    counts = result.withWatermark("second", "0 seconds").groupBy(F.window("second", "1 second")).count()
     writer = counts.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("parquet")
     timerheap.spark.run_available_now(writer, str(tmp_path / "sink"))
     (found,) = spark.read.parquet(str(tmp_path / "sink")).select("count").collect()

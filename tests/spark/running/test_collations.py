@@ -43,20 +43,20 @@ def test_a_key_with_another_collation_raises(df: DataFrame, collation: str) -> N
     says, spark = SAYS.format(collation), timerheap.spark
     with pytest.raises(ValueError, match=f"^key {says}"):
         spark.process(df, ["k", "c"], Nothing(), "k string")
-    for left, right, argument in (("c", "k", "key"), ("k", "c", "right_key")):
+    for left, right, argument in (("c", "k", "key"), ("k", "c", "right.key")):
         with pytest.raises(ValueError, match=f"^{argument} {says}"):
-            spark.process_two(df, df, left, Nothing(), "k string", right_key=right)
+            spark.process_two(df, spark.RightInput(df, key=right), left, Nothing(), "k string")
     with pytest.raises(ValueError, match=f"^key {says}"):
         spark.window_operator(df, "c", TumblingEventTimeWindows.of(5), Nothing(), "n bigint", "at")
     spark.process(df, "k", Nothing(), "k string")
 
 
 def test_a_channel_with_another_collation_raises(df: DataFrame, collation: str) -> None:
-    says = f"channel {SAYS.format(collation)}"
+    says, time = f"channel {SAYS.format(collation)}", timerheap.spark.EventTime("at", channel="c")
     with pytest.raises(ValueError, match=says):
-        timerheap.spark.process(df, "k", Nothing(), "k string", "at", watermark=STRATEGY, channel="c")
+        timerheap.spark.process(df, "k", Nothing(), "k string", time, watermark=STRATEGY)
     with pytest.raises(ValueError, match=says):
-        timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY, channel="c")
+        timerheap.spark.tumble(df, time, size=5, watermark=STRATEGY)
 
 
 def test_grouping_and_comparing_by_another_collation_raise(df: DataFrame, collation: str) -> None:

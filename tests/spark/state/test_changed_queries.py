@@ -51,7 +51,11 @@ def test_an_unused_state_is_reported_once_on_the_driver_and_can_be_dropped(
 ) -> None:
     schema = pa.schema([("k", pa.int64())])
     warned = []
-    for function, options in [(Keeps(), {}), (Renamed(), {}), (Renamed(), {"drop_state": ["count"]})]:
+    for function, options in [
+        (Keeps(), {}),
+        (Renamed(), {}),
+        (Renamed(), {"state_changes": {"count": None}}),
+    ]:
         streams.write_batches(tmp_path / "input", [[{"k": k} for k in range(6)]] * 2, schema)
         df = streams.read_stream(spark, tmp_path / "input")
         result = counted(df, function, max_parallelism=2, **options)
@@ -60,12 +64,12 @@ def test_an_unused_state_is_reported_once_on_the_driver_and_can_be_dropped(
         warned.append([record.getMessage() for record in caplog.records])
     assert [len(messages) for messages in warned] == [0, 1, 0], "of two key groups, in two micro-batches"
     assert "state 'count' is in the checkpoint, and the function has not asked for it" in warned[1][0]
-    assert "pass drop_state=['count']" in warned[1][0]
+    assert "pass state_changes={'count': None}" in warned[1][0]
     rows = sorted((str(k), n) for k in range(6) for n in (1, 1, 2, 2, 3, 4))
     assert streams.sink(spark, tmp_path) == rows
 
-    with pytest.raises(ValueError, match="drop_state must name states that the function no longer has"):
-        counted(df, Keeps(), drop_state=["count"])
+    with pytest.raises(ValueError, match="state_changes must drop states that the function no longer has"):
+        counted(df, Keeps(), state_changes={"count": None})
 
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {

@@ -162,7 +162,7 @@ def test_a_matrix_of_changes_equals_a_fresh_state_or_is_refused(shape: str, live
             stored = load(store, group)
         if isinstance(expected, str):
             with pytest.raises(
-                ValueError, match=rf"state 's' must stay a {shape} state .*drop_state=\['s'\]"
+                ValueError, match=rf"state 's' must stay a {shape} state .*state_changes=\{{'s': None\}}"
             ):
                 group.state("s", shape, CONTENTS[shape](now))
             continue
@@ -193,9 +193,13 @@ OTHER = pa.struct([pa.field("z", pa.int64()), pa.field("b", pa.struct([A, LONG_A
         (
             LESS,
             {},
-            r"lose the values of s\.a; pass drop_state=\['s\.a'\] .* rename_state=\{'s\.a': 's\.new'\}",
+            r"lose the values of s\.a; pass state_changes=\{'s\.a': None\} .* \{'s\.a': 's\.new'\}",
         ),
-        (LESS, {"drop_state": ("s.a",)}, r"lose the values of s\.b\.c; pass drop_state=\['s\.b\.c'\]"),
+        (
+            LESS,
+            {"drop_state": ("s.a",)},
+            r"lose the values of s\.b\.c; pass state_changes=\{'s\.b\.c': None\}",
+        ),
         (LESS, {"drop_state": ("s.a", "s.b.c")}, {"b": {"a": 2}}),
         (OTHER, {}, r"lose the values of s\.a; "),
         (OTHER, {"rename_state": {"s.a": "s.z", "s.b.c": "s.b.y"}}, {"z": 1, "b": {"a": 2, "y": 3}}),
@@ -296,7 +300,10 @@ def test_random_walks_of_allowed_changes_equal_a_run_without_changes(order: str)
 
         def tester(step: int, name: str, renamed: dict[str, str] | None = None) -> ProcessTester:
             function = Counts(names={"n": name}, **STEPS[step])
-            options = {"order": order, "rename_state": renamed, "drop_state": ["last.note", "seen.note"]}
+            options = {
+                "order": order,
+                "state_changes": {**(renamed or {}), "last.note": None, "seen.note": None},
+            }
             return ProcessTester(function, "k", INPUT, OUTPUT, "at", **options)
 
         steady, step, name = tester(0, "n"), 0, "n"
@@ -480,33 +487,23 @@ def test_broadcast_state_has_a_time_to_live() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drop", "rename", "error", "message"),
+    ("changes", "error", "message"),
     [
-        ((), ["n"], TypeError, r"rename_state must be a dict of names of states, got \['n'\]"),
-        ((), {"n": 5}, TypeError, "rename_state must be a dict of names of states"),
-        (("n",), {"n": "m"}, ValueError, "must name each state once, and none of drop_state, got 'n'"),
-        ((), {"a": "b", "b": "c"}, ValueError, "must name each state once, and none of drop_state, got 'b'"),
-        (
-            (),
-            {"n": "m"},
-            ValueError,
-            "rename_state must give new names to states that the function no longer has",
-        ),
-        (
-            (),
-            {"gone": "n"},
-            ValueError,
-            "rename_state must give 'gone' a name that no state in the checkpoint has",
-        ),
+        (["n"], TypeError, r"state_changes must be a dict of names of states, got \['n'\]"),
+        ({"n": 5}, TypeError, "state_changes must be a dict of names of states"),
+        ({"n": None, "m": "n"}, ValueError, "must name each state once, got 'n' more than once"),
+        ({"a": "b", "b": "c"}, ValueError, "must name each state once, got 'b' more than once"),
+        ({"n": "m"}, ValueError, "state_changes must rename states that the function no longer has"),
+        ({"gone": "n"}, ValueError, "must give 'gone' a name that no state in the checkpoint has"),
     ],
 )
-def test_a_wrong_name_raises(drop: Any, rename: Any, error: type[Exception], message: str) -> None:
+def test_a_wrong_name_raises(changes: Any, error: type[Exception], message: str) -> None:
     before = ProcessTester(Counts(names={"last": "gone"}), "k", INPUT, OUTPUT, order="arrival")
     before.push([("a", 1, "")])
     with pytest.raises(error, match=message):
-        ProcessTester(
-            Counts(), "k", INPUT, OUTPUT, order="arrival", drop_state=drop, rename_state=rename
-        ).restore(before.snapshot())
+        ProcessTester(Counts(), "k", INPUT, OUTPUT, order="arrival", state_changes=changes).restore(
+            before.snapshot()
+        )
 
 
 @pytest.mark.spark
@@ -515,8 +512,16 @@ def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSess
     rows = [{"k": "abc"[at % 3], "at": at, "note": f"n{at}"} for at in range(10 * len(STEPS))]
     folder, steps = tmp_path / "input", {"true": (0, 1, 3, 5), "false": (0, 2, 4, 5)}
 
-    def run(step: int, work: Path, killed: Path | None = None, name: str = "n", **options: Any) -> None:
+    def run(
+        step: int,
+        work: Path,
+        killed: Path | None = None,
+        name: str = "n",
+        renamed: Any = None,
+        **options: Any,
+    ) -> None:
         names = {"n": name}
+        options["state_changes"] = {**(renamed or {}), "last.note": None, "seen.note": None}
         result = timerheap.spark.process(
             streams.read_stream(spark, folder),
             "k",
@@ -524,7 +529,7 @@ def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSess
             OUTPUT,
             event_time="at",
             watermark=WatermarkStrategy.for_bounded_out_of_orderness(5),
-            **{"max_parallelism": 4, "drop_state": ["last.note", "seen.note"]} | options,
+            **{"max_parallelism": 4} | options,
         )
         streams.run(result, work)
 
@@ -538,7 +543,7 @@ def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSess
         ):
             for at, step in enumerate(steps[work.name]):
                 streams.write_batches(folder, [rows[15 * at : 15 * at + 15]], schema)
-                options = {"name": "count", "rename_state": {"n": "count"}} if step > 2 else {}
+                options = {"name": "count", "renamed": {"n": "count"}} if step > 2 else {}
                 killed = work / f"killed-{step}"
                 run(step, work, killed, **options)
                 assert killed.exists(), "a task was tried again"
@@ -546,7 +551,7 @@ def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSess
     states = [timerheap.spark.read_checkpoint(spark, work / "checkpoint") for work in (steady, works[0])]
     folder = tmp_path / "more"
     streams.write_batches(folder, [[{**row, "at": row["at"] + 100} for row in rows]], schema)
-    moved: dict[str, Any] = {"name": "m", "rename_state": {"count": "m"}, "max_parallelism": 8}
+    moved: dict[str, Any] = {"name": "m", "renamed": {"count": "m"}, "max_parallelism": 8}
     run(0, tmp_path / "from-steady", initial_state=states[0])
     run(5, tmp_path / "from-changed", initial_state=states[1], **moved)
     assert streams.sink(spark, tmp_path / "from-steady") == streams.sink(spark, tmp_path / "from-changed")

@@ -176,12 +176,12 @@ def test_state_is_purged_when_its_time_is_over_although_states_have_changed(
     assert read(work) == {"a": both, "b": both}, "the row at the watermark is buffered"
 
     state = timerheap.spark.read_checkpoint(spark, work / "checkpoint")
-    moved = {"drop_state": ["a"], "initial_state": state, "max_parallelism": 3}
+    moved = {"state_changes": {"a": None}, "initial_state": state, "max_parallelism": 3}
     run(again, [("x", 60)], Remembers("b"), **moved)
     run(again, [("y", 500)], Remembers("b"), max_parallelism=3)
     assert read(again) == {"b": set()}
 
-    run(work, [("x", 60)], Remembers("b", "c"), drop_state=["a"])
+    run(work, [("x", 60)], Remembers("b", "c"), state_changes={"a": None})
     run(work, [("y", 500)], Remembers("b", "c"))
     assert read(work) == {"b": set(), "c": set()}
 

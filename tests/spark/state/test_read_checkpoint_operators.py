@@ -42,14 +42,12 @@ def test_two_inputs_are_shown_by_name_and_the_silent_one_holds(spark: SparkSessi
     left, right = (streams.read_stream(spark, tmp_path / side) for side in ("left", "right"))
     joined = timerheap.spark.process_two(
         left,
-        right.withColumnRenamed("plane", "tail"),
+        timerheap.spark.RightInput(right.withColumnRenamed("plane", "tail"), key="tail"),
         "plane",
         Both(),
         "at bigint",
-        "at",
-        right_key="tail",
+        timerheap.spark.EventTime("at", channel="value"),
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
-        channel="value",
         max_parallelism=2,
     )
     streams.run(joined, tmp_path)

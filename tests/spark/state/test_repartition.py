@@ -74,9 +74,8 @@ def test_many_channels_go_on_in_more_and_in_fewer_partitions(spark: SparkSession
             "key",
             Echo(),
             "key string",
-            "at",
+            timerheap.spark.EventTime("at", channel="channel"),
             watermark=WatermarkStrategy.for_monotonous_timestamps(),
-            channel="channel",
             late="emit",
         )
         streams.run(streams.with_late(found), tmp_path)

@@ -27,6 +27,7 @@ from timerheap import (
 )
 from timerheap.flink import KeyContext, StreamRecord
 from timerheap.flink.operators import KeyedProcessOperator
+from timerheap.spark import WindowedBy
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._worker.states import GroupRuntimeContext
 from timerheap.windows import (
@@ -171,8 +172,9 @@ def test_sessions_and_late_rows_survive_a_restart(spark: SparkSession, tmp_path:
 
     def windows(df: DataFrame) -> DataFrame:
         found = timerheap.spark.window_operator(
-            df, ["k", "g"], sessions, Shown(), "rows bigint, ids array<bigint>, latest timestamp", "at",
-            allowed_lateness=5, late="emit", watermark=DELAYED, max_parallelism=3,
+            df, ["k", "g"], WindowedBy(sessions, allowed_lateness=5), Shown(),
+            "rows bigint, ids array<bigint>, latest timestamp", "at", late="emit", watermark=DELAYED,
+            max_parallelism=3,
         )  # fmt: skip
         return streams.with_late(found)
 
@@ -203,8 +205,8 @@ def test_sliding_windows_return_early_sums(spark: SparkSession, tmp_path: Path) 
     sliding, trigger = SlidingEventTimeWindows.of(60, 25, -5), ContinuousEventTimeTrigger.of(20)
     found = streams.rows(
         timerheap.spark.window_operator(
-            df, ["k", "g"], sliding, Total(), "count bigint, total bigint", "at",
-            accumulator_type=TOTAL, trigger=trigger, watermark=DELAYED, max_parallelism=2,
+            df, ["k", "g"], WindowedBy(sliding, trigger=trigger), Total(), "count bigint, total bigint", "at",
+            accumulator_type=TOTAL, watermark=DELAYED, max_parallelism=2,
         )
     )  # fmt: skip
     operator = WindowOperator(sliding, Total(), Label(Same()), trigger=trigger, accumulator_type=TOTAL)
@@ -217,8 +219,9 @@ def test_in_event_time_order_results_depend_only_on_the_data(spark: SparkSession
 
     def windows(df: DataFrame) -> DataFrame:
         found = timerheap.spark.window_operator(
-            df, "k", tumbling, Total(), "count bigint, total bigint", "at", accumulator_type=TOTAL,
-            trigger=CountTrigger.of(3), order="event_time", late="emit", watermark=total, max_parallelism=2,
+            df, "k", WindowedBy(tumbling, trigger=CountTrigger.of(3)), Total(),
+            "count bigint, total bigint", "at", accumulator_type=TOTAL, order="event_time", late="emit",
+            watermark=total, max_parallelism=2,
         )  # fmt: skip
         return streams.with_late(found)
 
@@ -356,7 +359,7 @@ def test_an_invalid_argument_raises_before_the_query_starts(spark: SparkSession)
     refused(ValueError, "accumulator_type must be None for Shown", function=Shown())
     refused(ValueError, "window_function must be None with Shown", function=Shown(),
             accumulator_type=None, window_function=Shown())  # fmt: skip
-    refused(TypeError, "trigger must be a Trigger, got 5", trigger=5)
+    refused(TypeError, "trigger must be a Trigger, got 5", assigner=WindowedBy(sessions, trigger=5))
     refused(
         ValueError,
         "event_time must name the event-time column with Tumbling.*, got None",
@@ -370,10 +373,10 @@ def test_an_invalid_argument_raises_before_the_query_starts(spark: SparkSession)
     refused(
         ValueError,
         'allowed_lateness must be 0 with order="event_time", got 5',
-        allowed_lateness=5,
+        assigner=WindowedBy(sessions, allowed_lateness=5),
         order="event_time",
     )
-    refused(ValueError, "trigger must support merging", assigner=sessions, trigger=Never())
+    refused(ValueError, "trigger must support merging", assigner=WindowedBy(sessions, trigger=Never()))
     refused(ValueError, "output_schema must not repeat .*, got 'k'", output_schema="k string")
     refused(
         ValueError,

@@ -111,7 +111,7 @@ class Packer:
         raise ValueError(
             f"{time.argument} must not be null, got {none.true_count} of {batch.num_rows} rows with null in "
             f"{where}; filter them out ({time.df}.where({column}.isNotNull()), or WHERE in a query), fill in "
-            'a value, or pass null_time="drop" to a function that takes it'
+            'a value, or pass EventTime(column, null="drop") to a function that takes it'
         )
 
     def _observe(self, batch: pa.RecordBatch) -> pa.Table:

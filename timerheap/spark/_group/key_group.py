@@ -267,7 +267,7 @@ class KeyGroup:
             raise ValueError(
                 f"state {table.name!r} must stay a {table.shape} state of {table.type}, got a {shape} state "
                 f"of {type_}: {why}; keep the type, or choose another name and pass "
-                f"drop_state=[{table.name!r}]"
+                f"state_changes={{{path!r}: None}}"
             )
         new = new_state(table.kind, table.name, shape, type_, self.memory)
         named = wide_rows(new_state(table.kind, table.name, shape, was).schema)
@@ -294,7 +294,7 @@ class KeyGroup:
         """Return what the user should know about the loaded state."""
         return frozenset(
             f"state {name!r} is in the checkpoint, and the function has not asked for it; if it was renamed "
-            f"or removed, pass drop_state=[{name!r}]: until then it stays in the checkpoint with its keys"
+            f"or removed, pass state_changes={{{name!r}: None}}: until then it stays there with its keys"
             for name in self.states.keys() - self._asked_for
             if not name.startswith(BROADCAST_STATE)
         )
@@ -359,12 +359,12 @@ def state_name(layout: GroupLayout, name: str, broadcast: bool) -> str:
         raise ValueError(f"a keyed state's name must not start with {BROADCAST_STATE!r}, got {name!r}")
     if name in layout.drop_state:
         raise ValueError(
-            f"drop_state must name states that the function no longer has, got {name!r}, which it uses; "
+            f"state_changes must drop states that the function no longer has, got {name!r}, which it uses; "
             "leave that out, or give the function's state another name"
         )
     if name in layout.rename_state:
         raise ValueError(
-            f"rename_state must give new names to states that the function no longer has, got {name!r}, "
+            f"state_changes must rename states that the function no longer has, got {name!r}, "
             "which it uses; leave that out"
         )
     return name
@@ -378,8 +378,8 @@ def _shape(layout: GroupLayout) -> list[Any]:
 
 def _taken(old: str, new: str) -> ValueError:
     return ValueError(
-        f"rename_state must give {old!r} a name that no state in the checkpoint has, got {new!r}; choose "
-        f"another name, or run once with drop_state=[{new!r}]"
+        f"state_changes must give {old!r} a name that no state in the checkpoint has, got {new!r}; choose "
+        f"another name, or run once with state_changes={{{new!r}: None}}"
     )
 
 

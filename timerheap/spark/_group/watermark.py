@@ -506,7 +506,7 @@ class WatermarkState:
         for number in inputs:
             notice = self._inputs[number].switch()
             if notice is not None:
-                argument = "right_channel" if number else "channel"
+                argument = "right.channel" if number else "channel"
                 self.notices.add(f"{argument}: {notice}; it continues without the old channels")
 
     def _combine(self) -> None:

@@ -29,7 +29,7 @@ from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
 from timerheap.spark._group.key_group import BROADCAST_STATE
 from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._query import Late, NullTime
+from timerheap.spark._query import Late, NullTime, TimeMode
 from timerheap.watermarks import NoWatermarks, WatermarkStrategy
 from timerheap.watermarks.generators import changes
 
@@ -225,11 +225,21 @@ def late_rows(late: object, order: RowOrder = "event_time") -> Late:
     raise ValueError(f'late must be "drop" or "emit", got {late!r}')
 
 
-def null_times(null_time: object) -> NullTime:
+def null_times(argument: str, null: object) -> NullTime:
     """Return what becomes of rows whose event time is null."""
-    if null_time == "error" or null_time == "drop":
-        return "drop" if null_time == "drop" else "error"
-    raise ValueError(f'null_time must be "error" or "drop", got {null_time!r}')
+    if null == "error" or null == "drop":
+        return "drop" if null == "drop" else "error"
+    raise ValueError(f'{argument} must be "error" or "drop", got {null!r}')
+
+
+def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrategy) -> TimeMode:
+    """Return the time mode of a query that makes its own watermarks; some strategies need a clock."""
+    if processing_time and not df.isStreaming:
+        raise ValueError(
+            "processing_time must be False for a batch DataFrame, got True; a batch has no processing time"
+        )
+    timed = any((strategy.idle_timeout, strategy.wall_clock) != (None, None) for strategy in strategies)
+    return "ProcessingTime" if processing_time or (df.isStreaming and timed) else "None"
 
 
 def sendable(function: object, *classes: type, argument: str = "function", opener: str = "open") -> Any:
@@ -265,34 +275,26 @@ def _serialises(value: object) -> bool:
     return True
 
 
-def changed_states(drop_state: object, rename_state: object) -> dict[str, Any]:
-    """Return both arguments as fields of a `Query`, with the names of broadcast states, too."""
-    if (
-        isinstance(drop_state, str)
-        or not isinstance(drop_state, Sequence)
-        or not all(isinstance(name, str) for name in drop_state)
+def changed_states(state_changes: object) -> dict[str, Any]:
+    """Return the argument as fields of a `Query`, with the names of broadcast states, too."""
+    changes = {} if state_changes is None else state_changes
+    if not isinstance(changes, Mapping) or not all(
+        isinstance(old, str) and isinstance(new, str | None) for old, new in changes.items()
     ):
         raise TypeError(
-            f"drop_state must be a list of names of states, got {drop_state!r}; "
-            "write drop_state=['n'] for a state 'n'"
+            f"state_changes must be a dict of names of states, got {state_changes!r}; write "
+            "state_changes={'old': 'new', 'gone': None}"
         )
-    renamed = {} if rename_state is None else rename_state
-    if not isinstance(renamed, Mapping) or not all(
-        isinstance(name, str) for pair in renamed.items() for name in pair
-    ):
-        raise TypeError(
-            f"rename_state must be a dict of names of states, got {rename_state!r}; write "
-            "rename_state={'old': 'new'}"
-        )
-    names = [*renamed, *renamed.values()]
-    twice = [name for name in names if names.count(name) > 1 or name in drop_state]
+    renamed = {old: new for old, new in changes.items() if new is not None}
+    names = [*changes, *renamed.values()]
+    twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(
-            f"rename_state must name each state once, and none of drop_state, got {twice[0]!r} in "
-            f"rename_state={dict(renamed)} and drop_state={list(drop_state)}"
+            f"state_changes must name each state once, got {twice[0]!r} more than once in {dict(changes)}"
         )
+    dropped = tuple(old for old, new in changes.items() if new is None)
     every = {f"{kind}{old}": f"{kind}{new}" for kind in ("", BROADCAST_STATE) for old, new in renamed.items()}
-    return {"drop_state": tuple(drop_state), "rename_state": every}
+    return {"drop_state": dropped, "rename_state": every}
 
 
 def parsed_schema(output_schema: object) -> StructType:

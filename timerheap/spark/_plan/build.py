@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
@@ -20,40 +20,26 @@ from pyspark.sql.types import (
 )
 
 from timerheap.spark._columns import AHEAD, AT, CHANNEL, HASH, KEPT, PACKED, SEEN, shown_name
-from timerheap.spark._compat import analyzed_plan, with_columns
+from timerheap.spark._compat import with_columns
 from timerheap.spark._exchange.packer import Broadcaster, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import named_column, quoted
-from timerheap.spark._plan.named_columns import Columns, map_batches
+from timerheap.spark._plan.inputs import Input
+from timerheap.spark._plan.named_columns import map_batches
 from timerheap.spark._plan.outputs import results_of, with_side_column
 from timerheap.spark._plan.progress import observed, output_type
 from timerheap.spark._plan.run_checks import mail
-from timerheap.spark._query import Query, TimeColumn, TimeMode
+from timerheap.spark._query import Query, TimeColumn
 from timerheap.spark._settings import check_settings, is_encrypted
 from timerheap.spark._worker.driver_mail import Mail, Telling
 from timerheap.spark._worker.operator import BatchOperator, StreamingOperator, deferred
 from timerheap.spark._worker.rehearsal import Rehearsal
 from timerheap.spark._worker.work import Work
-from timerheap.watermarks import WatermarkStrategy
 from timerheap.watermarks.strategy import NO_LIMIT
 
 _HASHED_WHEN_PACKED = (StringType, BinaryType, ByteType, ShortType, IntegerType, LongType)
 NULL_MARK = 0x6E756C6C << 32  # counts up for each key column; unlikely to be a value of a key
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input of a query, whose arguments have been checked.
-
-    event_time: event-time column
-    channel: column whose values have a watermark each
-    """
-
-    df: DataFrame
-    event_time: str | None
-    strategy: WatermarkStrategy
-    channel: str | None
 
 
 def marked(input: Input, *others: Input) -> DataFrame:
@@ -131,21 +117,6 @@ def _key_hash(key: list[str]) -> Column:
     return F.xxhash64(*parts)
 
 
-def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrategy) -> TimeMode:
-    """Return the time mode of a query that makes its own watermarks; some strategies need a clock."""
-    if processing_time and not df.isStreaming:
-        raise ValueError(
-            "processing_time must be False for a batch DataFrame, got True; a batch has no processing time"
-        )
-    timed = any((strategy.idle_timeout, strategy.wall_clock) != (None, None) for strategy in strategies)
-    return "ProcessingTime" if processing_time or (df.isStreaming and timed) else "None"
-
-
-def has_spark_watermark(df: DataFrame) -> bool:
-    """Return whether `df` has Spark's ``withWatermark()``."""
-    return "EventTimeWatermark" in analyzed_plan(df)
-
-
 class Start(Protocol):
     """State that a query starts from, which has been checked."""
 
@@ -168,7 +139,6 @@ def build(
     start: Start | None = None,
     broadcast: DataFrame | None = None,
     each_batch: bool = False,
-    output_event_time: str | Column | None = None,
     output_mode: str = "Append",
     event_time_column: str = "",
 ) -> DataFrame:
@@ -184,8 +154,6 @@ def build(
         The rows that go to every key group.
     each_batch : bool, default False
         Whether each micro-batch of a stream is a batch of its own, without state.
-    output_event_time : str or Column, optional
-        Column of the result that becomes Spark's event time.
     output_mode, event_time_column : str
         As Spark's ``transformWithState`` has them.
     """
@@ -217,9 +185,7 @@ def build(
         else:
             both = initial.cogroup(groups)
             result = both.applyInArrow(lambda first, rows: on_batch(rows, first), result_type)
-    if query.side_fields:
-        result = results_of(result)
-    return result if output_event_time is None else _with_event_time(df, result, output_event_time)
+    return results_of(result) if query.side_fields else result
 
 
 def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | None = None) -> GroupedData:
@@ -254,18 +220,3 @@ def _packer(query: Query, seen: bool) -> Packer:
         announces=query.announces,
         reduce=query.reduce,
     )
-
-
-def _with_event_time(df: DataFrame, result: DataFrame, column: str | Column) -> DataFrame:
-    name = Columns("the result", result).one("output_event_time", column)
-    type_ = named_column(result, "output_event_time", name)
-    if not isinstance(type_, TimestampType):
-        raise ValueError(
-            f"output_event_time must be a timestamp column, got {name!r} of type {type_.simpleString()}"
-        )
-    if has_spark_watermark(df):
-        raise ValueError(
-            f"output_event_time must be left out when df has a withWatermark(), got {name!r}; a second "
-            "watermark would stop both: remove withWatermark() from df, and pass watermark= instead"
-        )
-    return result.withWatermark(name, "0 seconds")

@@ -17,7 +17,7 @@ from timerheap.spark._columns import TIME, computed_name
 from timerheap.spark._compat import grouping_of
 from timerheap.spark._plan.arguments import data_frame, named_column, quoted
 from timerheap.spark._worker.row_runner import AssignedTimes
-from timerheap.watermarks import WatermarkStrategy
+from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
 ColumnOrName = str | Column
 
@@ -38,7 +38,7 @@ class Columns:
     """
 
     def __init__(self, argument: str, df: object) -> None:
-        self._argument = argument
+        self.argument = argument
         self.df = self._source = data_frame(argument, df)
 
     def one(self, argument: str, column: Any) -> Any:
@@ -66,7 +66,7 @@ class Columns:
             named_column(df, argument, added)  # fails here if Spark cannot compute it row by row
         except (AnalysisException, ValueError) as e:
             raise ValueError(
-                f"{argument} must be a column that each row of {self._argument} has, got {column!r}: {e}"
+                f"{argument} must be a column that each row of {self.argument} has, got {column!r}: {e}"
             ) from None
         self.df = df
         return added
@@ -79,20 +79,27 @@ class Columns:
             return [self.one(argument, column) for column in columns]
         return columns
 
-    def timed(self, prefix: str, event_time: Any, watermark: Any) -> tuple[Any, Any]:
+    def timed(
+        self, prefix: str, argument: str, event_time: Any, watermark: Any, *, by_default: bool = True
+    ) -> tuple[Any, Any]:
         """Return the event-time column, whose name is None if there is none, and the watermark strategy.
 
-        By default they are what ``withWatermark`` sets. A timestamp assigner adds its column to `df`, so
-        that no other column can be computed afterwards. Errors call the arguments `prefix` +
-        ``event_time`` and `prefix` + ``watermark``.
+        `by_default`, they are what ``withWatermark`` sets. A timestamp assigner adds its column to `df`, so
+        that no other column can be computed afterwards. Errors call the arguments `prefix` + `argument` and
+        `prefix` + ``watermark``.
         """
-        if event_time is None and assigns_time(watermark):
-            fields = [StructField(field.name, field.dataType) for field in self.df.schema]
-            times = AssignedTimes(watermark.timestamp_assigner, self.df.schema)
-            self.df = map_batches(self.df, times, StructType([*fields, StructField(TIME, LongType())]))
+        if by_default and event_time is None and assigns_time(watermark):
+            self.df = self.with_assigned_time(watermark.timestamp_assigner)
             return TIME, watermark
-        event_time = self.event_time(prefix + "event_time", event_time)
+        if by_default or event_time is not None:
+            event_time = self.event_time(prefix + argument, event_time)
         return event_time, self.watermark(prefix + "watermark", watermark, event_time)
+
+    def with_assigned_time(self, assigner: TimestampAssigner) -> DataFrame:
+        """Return the rows with the event time that an assigner computes, in the column `TIME`."""
+        fields = [StructField(field.name, field.dataType) for field in self.df.schema]
+        timed = StructType([*fields, StructField(TIME, LongType())])
+        return map_batches(self.df, AssignedTimes(assigner, self.df.schema), timed)
 
     def event_time(self, argument: str, column: Any) -> Any:
         """Return the name of the event-time column, by default of the one that ``withWatermark`` names.
@@ -108,7 +115,7 @@ class Columns:
         ]
         if len(marked) > 1:
             raise ValueError(
-                f"{argument} must name the event-time column, got None, and {self._argument} has a "
+                f"{argument} must name the event-time column, got None, and {self.argument} has a "
                 f"withWatermark() on {marked}; pass one of them"
             )
         return marked[0] if marked else None

@@ -187,7 +187,7 @@ class Progress:
     dropped_rows : int
         Those of them that were neither processed nor part of the result.
     null_time_rows : int
-        With ``null_time="drop"``, the rows that were dropped since their event time is null.
+        With ``EventTime(null="drop")``, the rows that were dropped since their event time is null.
     ahead_rows : int
         With ``with_max_ahead``, the rows that were too far ahead of the clock to advance the watermark.
     out_of_order_rows : int

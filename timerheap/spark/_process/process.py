@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,24 +19,17 @@ from timerheap.spark._columns import INPUT, KEY, SIDES, TIME, computed_name, sho
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     changed_states,
-    channel_column,
     data_frame,
-    expect_event_time,
-    key_columns,
-    key_groups,
-    late_rows,
-    null_times,
     parsed_schema,
     quoted,
-    row_order,
     sendable,
-    tie_columns,
 )
-from timerheap.spark._plan.build import Input, build, marked, time_mode
+from timerheap.spark._plan.build import build, marked
+from timerheap.spark._plan.inputs import EventTime, Input, RightInput, query_of
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, assigns_time, ungrouped
 from timerheap.spark._plan.outputs import side_tags
 from timerheap.spark._process.wrapped_runners import work_of
-from timerheap.spark._query import Query, TimeColumn
+from timerheap.spark._query import Query
 from timerheap.spark._state.checkpoint_reader import CheckpointState
 from timerheap.spark._state.initial_state import InitialState
 from timerheap.spark._state.starts import start_of
@@ -48,19 +41,14 @@ def process(
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,
     function: KeyedProcessFunction | BatchProcessFunction | None = None,
     output_schema: str | StructType | None = None,
-    event_time: ColumnOrName | None = None,
+    event_time: ColumnOrName | EventTime | None = None,
     *,
     watermark: WatermarkStrategy | int | str | timedelta | None = None,
     order: str | None = None,
-    tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
-    channel: ColumnOrName | None = None,
     late: str | None = None,
-    null_time: str = "error",
     processing_time: bool = False,
     max_parallelism: int | None = None,
-    output_event_time: ColumnOrName | None = None,
-    drop_state: Sequence[str] = (),
-    rename_state: Mapping[str, str] | None = None,
+    state_changes: Mapping[str, str | None] | None = None,
     initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
@@ -83,10 +71,12 @@ def process(
         so that errors in its states are raised here; see `timerheap.functions.Function`.
     output_schema : str or pyspark.sql.types.StructType
         Schema of the result.
-    event_time : str or Column, optional
+    event_time : str, Column or EventTime, optional
         Event-time column or expression: a timestamp (cut to ms), or a bigint of epoch ms. By default, the
         column of a stream that Spark's ``withWatermark`` names. Without one the watermark does not advance
-        until the end of a batch DataFrame, unless `watermark` has a timestamp assigner.
+        until the end of a batch DataFrame, unless `watermark` has a timestamp assigner. An `EventTime` also
+        says which column has a watermark for each of its values, what orders rows of one time, and what
+        becomes of rows without one.
     watermark : WatermarkStrategy, int, str or timedelta, optional
         Required with `event_time`, unless ``withWatermark`` names the column: its delay is the default. "5
         seconds", or 5000, is ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``. A strategy with
@@ -100,30 +90,17 @@ def process(
     order : {"event_time", "arrival"}, optional
         "event_time", the default with `event_time`: a row reaches the function once the watermark has passed
         it, and rows and timers are processed in event-time order, rows before timers of the same timestamp.
-        Rows of one key and timestamp are in the order of `tie_break`, not in that of their arrival. Results
-        then depend on the data alone, not on micro-batches and partitions, as long as no row is late.
+        Rows of one key and timestamp are in the order of ``EventTime.tie_break``, not of their arrival.
+        Results then depend on the data alone, not on micro-batches and partitions, if no row is late.
         Rows wait in state until the watermark passes them. A row behind the watermark is late; which rows are
         depends on micro-batches. "arrival", the default without `event_time`: rows are processed as they
         arrive. Within a micro-batch all rows are processed before the watermark advances, so a row may reach
         the function before a timer that is due earlier.
-    tie_break : str, Column, or list of them, optional
-        Columns or expressions that order the rows of one key and timestamp, such as a sequence number or
-        Kafka's ``["partition", "offset"]``; null comes last. By default, and where they are equal, rows are
-        in the order of all of their columns, from the first to the last: "cancelled" before "created". Only
-        with ``order="event_time"``.
-    channel : str or Column, optional
-        Column of an atomic type without nulls whose values have a watermark each: Kafka's partition, a
-        device, an airport. Event time is the lowest of them (Flink's StatusWatermarkValve), so a channel that
-        lags behind the others loses no row. A new value counts once it has caught up with the watermark.
-        Meant for up to some 10,000 values, since every task keeps all of them.
     late : {"drop", "emit"}, optional
         What becomes of rows behind the watermark. "emit": `timerheap.spark.late_rows` returns them. "drop":
         they are counted, and the driver logs the number once a minute. By default they are dropped with
         ``order="event_time"``, and reach the function with ``order="arrival"``, as in Flink. The guide to
         event-time order has a table of the defaults of all operators.
-    null_time : {"error", "drop"}, default "error"
-        What becomes of rows whose event time is null. "drop": they are dropped, and the metric
-        ``null_time_rows`` counts them.
     processing_time : bool
         Whether there are processing-time timers. "Now" is the time of the micro-batch, so that a repeated
         attempt sees the same time. Spark then runs a micro-batch at every trigger, even without rows, once
@@ -132,18 +109,12 @@ def process(
     max_parallelism : int, optional
         Number of key groups, 1 to 32768: the most tasks that can share the keys. A checkpoint keeps it. By
         default it is the smallest multiple of ``spark.sql.shuffle.partitions`` that is 16 or more.
-    output_event_time : str or Column, optional
-        Timestamp column of the result that becomes Spark's event time, with delay 0, for stateful operators
-        that follow. By default the result has no event time.
-    drop_state : list of str
-        Names of states in the checkpoint that the function no longer has, or of fields of their row types,
-        such as "last.note". They are dropped; a state then keeps no key alive. A state that the function
-        still uses is an error; a name that is not in the checkpoint is ignored. A state that is neither used
-        in ``open`` nor named here stays, and the driver logs a warning.
-    rename_state : dict of str to str, optional
-        New names of states in the checkpoint by their old names, or of fields, such as
-        ``{"last.note": "last.text"}``. An old name that is not in the checkpoint is ignored, so that the
-        argument may stay.
+    state_changes : dict of str to str or None, optional
+        The new names of states in the checkpoint by their old names, and None for those that the function no
+        longer has, such as ``{"count": "rows", "seen": None}``; also of fields of their row types, such as
+        ``{"last.note": "last.text"}``. A dropped state then keeps no key alive. To drop one that the function
+        still uses is an error; a name that is not in the checkpoint is ignored, so that the argument may
+        stay. A state that is neither used in ``open`` nor named here stays, and the driver logs a warning.
     initial_state : CheckpointState or InitialState, optional
         State to start from, on a stream with a new checkpoint: that of another query, as
         `timerheap.spark.read_checkpoint` returns it, or tables of states, timers, rows and watermarks.
@@ -192,116 +163,66 @@ def process(
             watermark="5 seconds",
         )
     """
-    query, rows = planned_query(
-        sendable(function, KeyedProcessFunction, BatchProcessFunction),
+    checked = sendable(function, KeyedProcessFunction, BatchProcessFunction)
+    query, rows = planned(
+        checked,
         df,
         key,
         output_schema,
         event_time,
-        watermark=watermark,
+        watermark,
         order=order,
-        tie_break=tie_break,
-        channel=channel,
         late=late,
-        null_time=null_time,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
-        drop_state=drop_state,
-        rename_state=rename_state,
-        side_outputs=side_outputs,
+        state_changes=state_changes,
+        side_outputs=side_tags(side_outputs, checked),
     )
-    start = start_of(initial_state, rows)
-    return build(query, rows, start=start, output_event_time=output_event_time)
+    return build(query, rows, start=start_of(initial_state, rows))
 
 
-def planned_query(
+def planned(
     function: object,
     df: object,
     key: object,
-    output_schema: str | StructType | None,
+    output_schema: object,
     event_time: object,
-    *,
     watermark: object,
-    order: str | None,
-    tie_break: object = None,
-    channel: object,
-    late: str | None,
-    null_time: str = "error",
-    processing_time: bool,
-    max_parallelism: int | None,
-    drop_state: Sequence[str],
-    rename_state: Mapping[str, str] | None,
-    side_outputs: Sequence[OutputTag] | None,
-    broadcast: StructType | None = None,
+    *,
+    order: object,
+    late: object,
+    state_changes: object = None,
+    **fields: Any,
 ) -> tuple[Query, DataFrame]:
-    """Return the query that runs a checked `function`, and the rows with their marks.
-
-    broadcast: type of the rows that go to every key group
-    """
-    source, grouping = ungrouped("df", df, "key", key)
-    columns = Columns("df", source)
-    input_type = columns.df.schema
-    arrow_schema("df", input_type)
-    grouping, by_channel = columns.many("key", grouping), columns.one("channel", channel)
-    tie_break = columns.many("tie_break", tie_break)
-    time, delay = columns.timed("", event_time, watermark)
-    rows = columns.df
-    keys = key_columns(rows, "key", grouping)
-    nulls = null_times(null_time)
-    dropping = nulls == "drop" and nulls
-    strategy = expect_event_time(rows, time, delay, late=late, channel=by_channel, null_time=dropping)
-    rows_order = row_order(order, rows, time, strategy)
-    if by_channel is not None:
-        channel_column(rows, "channel", by_channel)
-    key_groups(max_parallelism)
-    query = Query(
-        work=work_of(function),
-        key=keys,
-        rows=rows.schema,
-        result=parsed_schema(output_schema),
-        event_time=time,
-        null_time=nulls,
-        watermarks=(strategy,),
-        channels=(by_channel,),
-        order=rows_order,
-        ties=tie_columns(rows, "tie_break", tie_break, rows_order),
-        time_mode=time_mode(rows, processing_time, strategy),
-        max_parallelism=max_parallelism,
-        late=late_rows(late, rows_order),
-        late_row=input_type if late == "emit" else None,
-        late_columns=tuple(input_type.names),
-        **changed_states(drop_state, rename_state),
-        side_outputs=side_tags(side_outputs, function),
-        key_names=[shown_name(name) for name in keys],
-        broadcast=broadcast,
+    """Return the query that runs a checked function on one input, and the rows with their marks."""
+    rows, grouping = ungrouped("df", df, "key", key)
+    source = Input.checked(Columns("df", rows), grouping, event_time, watermark, order=order, late=late)
+    query = query_of(
+        work_of(function),
+        parsed_schema(output_schema),
+        source,
+        order=order,
+        late=late,
+        **changed_states(state_changes),
+        **fields,
     )
-    return query, marked(Input(rows, time, strategy, by_channel))
+    return query, marked(source)
 
 
 def process_two(
     left: DataFrame | GroupedData,
-    right: DataFrame | GroupedData,
+    right: DataFrame | GroupedData | RightInput,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,
     function: KeyedCoProcessFunction | None = None,
     output_schema: str | StructType | None = None,
-    event_time: ColumnOrName | None = None,
+    event_time: ColumnOrName | EventTime | None = None,
     *,
-    right_key: ColumnOrName | Sequence[ColumnOrName] | None = None,
-    right_event_time: ColumnOrName | None = None,
     watermark: WatermarkStrategy | int | str | timedelta | None = None,
-    right_watermark: WatermarkStrategy | int | str | timedelta | None = None,
     order: str | None = None,
-    tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
-    right_tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
-    channel: ColumnOrName | None = None,
-    right_channel: ColumnOrName | None = None,
     late: str | None = None,
-    null_time: str = "error",
     processing_time: bool = False,
     max_parallelism: int | None = None,
-    output_event_time: ColumnOrName | None = None,
-    drop_state: Sequence[str] = (),
-    rename_state: Mapping[str, str] | None = None,
+    state_changes: Mapping[str, str | None] | None = None,
     initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
@@ -312,27 +233,26 @@ def process_two(
 
     Parameters
     ----------
-    left, right : pyspark.sql.DataFrame or pyspark.sql.GroupedData
-        Rows of `left` are passed to ``process_element1``, rows of `right` to ``process_element2``.
-        ``left.groupBy("a")`` and ``right.groupBy("b")`` name the key columns, too.
+    left : pyspark.sql.DataFrame or pyspark.sql.GroupedData
+        Its rows are passed to ``process_element1``. ``left.groupBy("a")`` names the key columns, too.
+    right : pyspark.sql.DataFrame, pyspark.sql.GroupedData or RightInput
+        Its rows are passed to ``process_element2``. A `RightInput` names its key columns, its event time and
+        its watermark, if they are other than those of `left`.
     key : str, Column, or list of them
-        Key columns of `left`, and of `right` unless `right_key` names other columns of the same types. Null
-        is a key, too. An expression may be a key, as in `process`.
+        Key columns of `left`, and by default of `right`. Null is a key, too. An expression may be a key, as
+        in `process`.
     function : KeyedCoProcessFunction
     output_schema : str or pyspark.sql.types.StructType
-    event_time, watermark, channel : optional
-        As in `process`, for `left`. `right_event_time` (a column of the same type), `right_watermark` and
-        `right_channel` are those of `right`. By default `right` has the same event time and watermark, or
-        those of its ``withWatermark`` if `event_time` and `watermark` are left out, and no channel.
+    event_time, watermark : optional
+        As in `process`, for `left`. By default `right` has the same, without the channel, or those of its
+        ``withWatermark`` if both are left out. At one timestamp ``EventTime.tie_break`` orders the rows of
+        both inputs, of which those of `left` come first by default. To have `right` first, give `left`
+        ``tie_break=F.lit(1)`` and `right` ``tie_break=F.lit(0)``.
     order : {"event_time", "arrival"}, optional
         As in `process`, over the rows of both inputs. The default is "event_time", except for an
         `IntervalJoin`, which finds the same pairs in any order: with "arrival" it emits each pair when its
         second row arrives, and passes late rows to ``late_left`` and ``late_right``.
-    tie_break, right_tie_break : str, Column, or list of them, optional
-        As in `process`; by default those of `right` have the names of those of `left`. At one timestamp they
-        order the rows of both inputs, of which those of `left` come first by default. To have `right` first,
-        pass ``tie_break=F.lit(1), right_tie_break=F.lit(0)``.
-    null_time, processing_time, max_parallelism, output_event_time, drop_state, rename_state : optional
+    processing_time, max_parallelism, state_changes : optional
         As in `process`.
     initial_state, side_outputs : optional
         As in `process`.
@@ -356,158 +276,68 @@ def process_two(
     ``watermark.with_idleness(...)`` event time advances without it, and with
     ``watermark.with_wall_clock(...)`` it follows the clock.
     """
-    left_rows, left_by = ungrouped("left", left, "key", key)
-    right_rows, right_by = ungrouped("right", right, "right_key", right_key)
+    function = sendable(function, KeyedCoProcessFunction)
     if order is None and isinstance(function, IntervalJoin):
         order = "arrival"
-    nulls = null_times(null_time)
-    needing = {"late": late, "null_time": nulls == "drop" and nulls}
-    one = _Side.of("", "left", left_rows, left_by, event_time, watermark, channel, needing, order, tie_break)
-    two = _Side.of(
-        "right_",
-        "right",
-        right_rows,
+    other = right if isinstance(right, RightInput) else RightInput(right)
+    left_rows, left_by = ungrouped("left", left, "key", key)
+    right_rows, right_by = ungrouped("right", other.rows, "right.key", other.key)
+    time = other.event_time
+    if time is None and not assigns_time(other.watermark):
+        time = replace(EventTime.of(event_time), channel=None)
+    one = Input.checked(Columns("left", left_rows), left_by, event_time, watermark, order=order, late=late)
+    two = Input.checked(
+        Columns("right", right_rows),
         left_by if right_by is None else right_by,
-        event_time if right_event_time is None and not assigns_time(right_watermark) else right_event_time,
-        watermark if right_watermark is None else right_watermark,
-        right_channel,
-        needing,
-        order,
-        tie_break if right_tie_break is None else right_tie_break,
+        time,
+        watermark if other.watermark is None else other.watermark,
+        order=order,
+        late=late,
+        prefix="right.",
     )
     one.expect_to_match(two)
-    rows_order = row_order(order, one.df, one.event_time, one.strategy, two.strategy)
-    key_groups(max_parallelism)
     timed = one.event_time is not None
-    ties = one.tie_names()
-    names = [f"{KEY}{number}" for number in range(len(one.key))]
-    both = one.tagged(0, two).unionAll(two.tagged(1, one))
-    columns = [*names, *([TIME] if timed else []), *ties, INPUT, *SIDES]
-    late_row = StructType([StructField("left", one.rows), StructField("right", two.rows)])
-    query = Query(
-        work=work_of(sendable(function, KeyedCoProcessFunction)),
-        key=names,
-        rows=StructType([both.schema[name] for name in columns]),
-        result=parsed_schema(output_schema),
-        event_time=TIME if timed else None,
-        times=(*one.times(), *two.times()),
-        null_time=nulls,
-        watermarks=(one.strategy, two.strategy),
-        channels=(one.channel, two.channel),
-        order=rows_order,
-        ties=ties,
-        time_mode=time_mode(one.df, processing_time, one.strategy, two.strategy),
+    keys = [f"{KEY}{number}" for number in range(len(one.key))]
+    ties = tuple(computed_name(number, shown_name(name)) for number, name in enumerate(one.ties))
+    both = _tagged(0, one, two, keys, ties).unionAll(_tagged(1, two, one, keys, ties))
+    columns = [*keys, *([TIME] if timed else []), *ties, INPUT, *SIDES]
+    query = query_of(
+        work_of(function),
+        parsed_schema(output_schema),
+        one,
+        two,
+        order=order,
+        late=late,
+        processing_time=processing_time,
         max_parallelism=max_parallelism,
-        late=late_rows(late, rows_order),
-        late_row=late_row if late == "emit" else None,
+        key=keys,
+        rows=StructType([both.schema[name] for name in columns]),
+        event_time=TIME if timed else None,
+        times=(one.time_column(), two.time_column()) if timed else (),
+        ties=ties,
+        late_row=StructType([StructField("left", one.rows), StructField("right", two.rows)]),
         late_columns=SIDES,
-        **changed_states(drop_state, rename_state),
+        **changed_states(state_changes),
         side_outputs=side_tags(side_outputs, function),
-        key_names=[shown_name(name) for name in one.key],
     )
-    start = start_of(initial_state, both)
-    return build(query, both, start=start, output_event_time=output_event_time)
+    return build(query, both, start=start_of(initial_state, both))
 
 
-@dataclass(frozen=True)
-class _Side(Input):
-    """One of the two inputs; `prefix` + name are the names of its arguments."""
+def _tagged(number: int, side: Input, other: Input, keys: Sequence[str], ties: Sequence[str]) -> DataFrame:
+    """Return the rows of a side in the columns of both: key, event time, ties, input, and two structs.
 
-    prefix: str
-    key: list[str]
-    rows: StructType
-    ties: tuple[str, ...]
-
-    @classmethod
-    def of(
-        cls,
-        prefix: str,
-        argument: str,
-        df: DataFrame,
-        key: object,
-        event_time: object,
-        watermark: object,
-        channel: object,
-        needing: Mapping[str, object],
-        order: object,
-        tie_break: object,
-    ) -> _Side:
-        """Check the arguments of one input."""
-        columns = Columns(argument, df)
-        rows = columns.df.schema
-        arrow_schema(argument, rows)
-        key, by_channel = columns.many(prefix + "key", key), columns.one(prefix + "channel", channel)
-        tie_break = columns.many(prefix + "tie_break", tie_break)
-        time, delay = columns.timed(prefix, event_time, watermark)
-        df = columns.df
-        keys = key_columns(df, prefix + "key", key)
-        asks: dict[str, Any] = {**needing, prefix + "channel": by_channel}
-        strategy = expect_event_time(df, time, delay, prefix, **asks)
-        if by_channel is not None:
-            channel_column(df, prefix + "channel", by_channel)
-        ties = tie_columns(df, prefix + "tie_break", tie_break, row_order(order, df, time))
-        return cls(df, time, strategy, by_channel, prefix, keys, rows, ties)
-
-    def times(self) -> list[TimeColumn]:
-        """Return what the event time is to the user, if there is one."""
-        df = "right" if self.prefix else "left"
-        return (
-            [] if self.event_time is None else [TimeColumn(f"{self.prefix}event_time", self.event_time, df)]
-        )
-
-    def tie_names(self) -> tuple[str, ...]:
-        """Return the names of the columns that order rows of one key and time, in the rows of both inputs."""
-        return tuple(computed_name(number, shown_name(name)) for number, name in enumerate(self.ties))
-
-    def expect_to_match(self, other: _Side) -> None:
-        """Raise an error unless both inputs are of one kind, with keys and event times of the same types."""
-        if (self.event_time is None) != (other.event_time is None):
-            timed, untimed = ("left", "right_") if other.event_time is None else ("right", "")
-            raise ValueError(
-                f"{untimed}event_time must name the event-time column, since {timed} has one in "
-                f"{self.event_time or other.event_time!r}, got None; pass it, with {untimed}watermark"
-            )
-        if self.df.isStreaming != other.df.isStreaming:
-            kinds = ["a stream" if side.df.isStreaming else "a batch" for side in (self, other)]
-            raise ValueError(f"right must be {kinds[0]} like left, got {kinds[1]}")
-        pairs = []
-        for argument, own, others in (
-            ("key", self.key, other.key),
-            ("tie_break", self.ties, other.ties),
-        ):
-            if len(own) != len(others):
-                raise ValueError(
-                    f"right_{argument} must have as many columns as {argument}, which is "
-                    f"{[*map(shown_name, own)]}, got {[*map(shown_name, others)]}"
-                )
-            pairs += [(argument, *names) for names in zip(own, others, strict=True)]
-        if self.event_time is not None and other.event_time is not None:
-            pairs.append(("event_time", self.event_time, other.event_time))
-        for argument, mine, theirs in pairs:
-            types = self.df.schema[mine].dataType, other.df.schema[theirs].dataType
-            if types[0] != types[1]:
-                raise ValueError(
-                    f"right_{argument} must be of type {types[0].simpleString()} like column "
-                    f"{shown_name(mine)!r} of left, got {shown_name(theirs)!r} of type "
-                    f"{types[1].simpleString()}; cast one of them"
-                )
-
-    def tagged(self, number: int, other: _Side) -> DataFrame:
-        """Return the rows in the columns of both sides: key, event time, input, and two structs.
-
-        The struct of the other side is null.
-        """
-        marks = marked(self, other)
-        columns = [quoted(name).alias(f"{KEY}{i}") for i, name in enumerate(self.key)]
-        if self.event_time is not None:
-            columns.append(quoted(self.event_time).alias(TIME))
-        ties = zip(self.ties, self.tie_names(), strict=True)
-        columns += [quoted(column).alias(name) for column, name in ties]
-        columns.append(F.lit(number).cast("tinyint").alias(INPUT))
-        row, none = F.struct(*map(quoted, self.rows.names)), F.lit(None).cast(other.rows)
-        for side, content in zip(SIDES, (none, row) if number else (row, none), strict=True):
-            columns.append(content.alias(side))
-        return marks.select(*columns, *(quoted(name) for name in marks.columns[len(self.df.columns) :]))
+    The struct of the other side is null.
+    """
+    marks = marked(side, other)
+    columns = [quoted(own).alias(name) for own, name in zip(side.key, keys, strict=True)]
+    if side.event_time is not None:
+        columns.append(quoted(side.event_time).alias(TIME))
+    columns += [quoted(own).alias(name) for own, name in zip(side.ties, ties, strict=True)]
+    columns.append(F.lit(number).cast("tinyint").alias(INPUT))
+    row, none = F.struct(*map(quoted, side.rows.names)), F.lit(None).cast(other.rows)
+    for name, content in zip(SIDES, (none, row) if number else (row, none), strict=True):
+        columns.append(content.alias(name))
+    return marks.select(*columns, *(quoted(name) for name in marks.columns[len(side.df.columns) :]))
 
 
 def process_broadcast(
@@ -516,19 +346,14 @@ def process_broadcast(
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,
     function: KeyedBroadcastProcessFunction | None = None,
     output_schema: str | StructType | None = None,
-    event_time: ColumnOrName | None = None,
+    event_time: ColumnOrName | EventTime | None = None,
     *,
     watermark: WatermarkStrategy | int | str | timedelta | None = None,
     order: str | None = None,
-    tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None,
-    channel: ColumnOrName | None = None,
     late: str | None = None,
-    null_time: str = "error",
     processing_time: bool = False,
     max_parallelism: int | None = None,
-    output_event_time: ColumnOrName | None = None,
-    drop_state: Sequence[str] = (),
-    rename_state: Mapping[str, str] | None = None,
+    state_changes: Mapping[str, str | None] | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Run a function on rows by key, and on rows that go to all keys, of two streams or batch DataFrames.
@@ -543,10 +368,9 @@ def process_broadcast(
     key, output_schema, event_time : optional
         As in `process`, of `df`.
     function : KeyedBroadcastProcessFunction
-    watermark, order, tie_break, channel, late, null_time, processing_time : optional
-    max_parallelism, output_event_time : optional
+    watermark, order, late, processing_time, max_parallelism : optional
         As in `process`, of `df`. `rules` have no event time and do not hold back the watermark.
-    drop_state, rename_state, side_outputs : optional
+    state_changes, side_outputs : optional
         As in `process`. The state of a descriptor "limits" is called "broadcast:limits" in a checkpoint.
 
     Returns
@@ -586,26 +410,23 @@ def process_broadcast(
     """
     rules = data_frame("rules", rules)
     arrow_schema("rules", rules.schema)
-    query, rows = planned_query(
-        sendable(function, KeyedBroadcastProcessFunction),
+    checked = sendable(function, KeyedBroadcastProcessFunction)
+    query, rows = planned(
+        checked,
         df,
         key,
         output_schema,
         event_time,
-        watermark=watermark,
+        watermark,
         order=order,
-        tie_break=tie_break,
-        channel=channel,
         late=late,
-        null_time=null_time,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
-        drop_state=drop_state,
-        rename_state=rename_state,
-        side_outputs=side_outputs,
+        state_changes=state_changes,
+        side_outputs=side_tags(side_outputs, checked),
         broadcast=rules.schema,
     )
     if rules.isStreaming != rows.isStreaming:
         kinds = ["a stream" if each.isStreaming else "a batch" for each in (rows, rules)]
         raise ValueError(f"rules must be {kinds[0]} like df, got {kinds[1]}")
-    return build(query, rows, output_event_time=output_event_time, broadcast=rules)
+    return build(query, rows, broadcast=rules)

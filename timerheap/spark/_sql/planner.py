@@ -40,8 +40,8 @@ from timerheap.spark._columns import (
 )
 from timerheap.spark._compat import on_connect, to_arrow_schema, with_columns
 from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._plan.arguments import key_columns, named_column, quoted
-from timerheap.spark._plan.build import build, kept_only, naive_millis, time_mode
+from timerheap.spark._plan.arguments import key_columns, named_column, quoted, time_mode
+from timerheap.spark._plan.build import build, kept_only, naive_millis
 from timerheap.spark._plan.named_columns import ColumnOrName
 from timerheap.spark._plan.outputs import outputs_of, results_of
 from timerheap.spark._query import Late, Query
@@ -197,7 +197,7 @@ class _Relation:
         """The rows, with an error for one that is kept and has no time, and so no window."""
         if self.ended:
             return self.df
-        time = self.tables[0].source.time
+        time = self.tables[0].source.event_time
         null = f"time must not be null, got a row with null in column {time!r}; filter such rows out (WHERE "
         null += f"{time} IS NOT NULL), or fill in a value"
         has_time = quoted(WINDOW[0]).isNotNull() | F.raise_error(F.lit(null)).cast("boolean")
@@ -250,16 +250,16 @@ class _Planner:
         """Copy each row into all of its windows."""
         table = self._tables.cut(node)
         source, assigner = table.source, table.source.assigner
-        if source.time is None:
+        if source.event_time is None:
             raise ValueError(
                 "query: rows of windows of processing time are not supported; aggregate them with GROUP BY"
             )
         if isinstance(assigner, SliceAssigner):
-            windows = F.inline_outer(windows_of(source.df, source.time, assigner)).alias(*WINDOW, ENDS)
+            windows = F.inline_outer(windows_of(source.df, source.event_time, assigner)).alias(*WINDOW, ENDS)
             rows = table.rows.withColumn(KEPT, F.lit(True)).select("*", windows)
             found = _Relation(rows, (table,), ended=False)
         else:
-            found = self._session_rows(node, table, assigner, source.time)
+            found = self._session_rows(node, table, assigner, source.event_time)
         bounds = {name: quoted(there) for name, there in zip(WINDOW_COLUMNS, WINDOW, strict=True)}
         return replace(found, df=found.df.withColumns(bounds))
 
@@ -321,7 +321,7 @@ class _Planner:
             names,
             result,
             (table,),
-            time=table.source.time,
+            time=table.source.event_time,
             late=late,
             emits=late == "emit",
         )
@@ -372,7 +372,7 @@ class _Planner:
     def _rows_of_sides(self, node: Joined) -> _Relation:
         """Return the rows of both sides of a join, each computed by itself."""
         sides = [self.relation(node.left), self.relation(node.right)]
-        tables = {(table.name, table.source.time): table for side in sides for table in side.tables}
+        tables = {(table.name, table.source.event_time): table for side in sides for table in side.tables}
         ended = len(tables) == 1 and all(side.ended for side in sides)
         streaming = sides[0].df.isStreaming
         if streaming != sides[1].df.isStreaming:
@@ -425,7 +425,7 @@ class _Planner:
             return None
         table = self._tables.cut(windows)
         source = table.source
-        if source.time is None:
+        if source.event_time is None:
             return None
         left, right = (F.expr(side.where or "true") for side in sides)
         both, neither = F.array(F.lit(0), F.lit(1)), F.array(F.lit(None).cast("int"))
@@ -465,7 +465,7 @@ class _Planner:
     def _over(self, node: Over) -> _Relation:
         df, table = self._tables.rows(node)
         source = table.source
-        if source.time is None:
+        if source.event_time is None:
             raise ValueError(
                 f"query: OVER (ORDER BY {node.time}) of processing time is not supported; order by an "
                 "event-time column, or use timerheap.spark.process() with processing_time=True"
@@ -483,7 +483,7 @@ class _Planner:
             [*names, *plan.dtypes],
             result,
             (table,),
-            time=source.time,
+            time=source.event_time,
             late="process",
             emits=emits,
         )
@@ -544,7 +544,7 @@ def _of_each_batch(found: _Relation) -> Source:
     return replace(
         found.tables[0].source,
         df=found.df.withColumn(ENDS, F.lit(0).cast("bigint")),
-        time=ENDS,
+        event_time=ENDS,
         assigner=TumblingSliceAssigner(1),
         strategy=WatermarkStrategy.for_monotonous_timestamps(),
         channel=None,
@@ -555,7 +555,7 @@ def _of_each_batch(found: _Relation) -> Source:
 
 def _filtered(source: Source, condition: Column) -> Source:
     """Return the rows of a source that meet a condition; the others only advance the watermark, if any."""
-    if source.df.isStreaming and source.time is not None:
+    if source.df.isStreaming and source.event_time is not None:
         return replace(source, where=condition)
     return replace(source, df=source.df.where(condition))
 
@@ -568,7 +568,7 @@ def _window_plan(source: Source, keys: list[str], calls: list[Column]) -> Window
 
 
 def _name_and_time(side: _Relation) -> tuple[str, str | None]:
-    return side.tables[0].name, side.tables[0].source.time
+    return side.tables[0].name, side.tables[0].source.event_time
 
 
 def _input(number: int) -> Column:

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 from timerheap.spark._columns import KEPT, SEEN, WINDOW_COLUMNS
 from timerheap.spark._plan.arguments import arrow_schema, quoted
-from timerheap.spark._plan.build import Input, marked
+from timerheap.spark._plan.build import marked
+from timerheap.spark._plan.inputs import EventTime
 from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay, strategy_of
 from timerheap.spark._sql.nodes import PROCTIME, Over, Table, Windowing
 from timerheap.spark._sql.row_functions import FlinkDelay
@@ -46,10 +47,10 @@ class TimedTable:
     @property
     def rows(self) -> DataFrame:
         """The marked rows; in `SEEN` they have the times that advance the watermark."""
-        source, time = self.source, self.source.time
+        source, time = self.source, self.source.event_time
         if time is None:
             return source.df
-        return marked(Input(source.df, time, source.strategy, source.channel)).withColumn(SEEN, quoted(time))
+        return marked(source).withColumn(SEEN, quoted(time))
 
 
 @dataclass(eq=False)
@@ -80,16 +81,13 @@ class Tables:
                     f"in a view: SELECT {bound} AS ..."
                 )
         time, strategy = time_of_table(df, node, self.watermark, self.processing_time)
-        source = Source.checked(
+        source = Source.cut(
             df,
-            time,
+            EventTime(time, channel=self.channel),
             partial(_assigner, node, time is not None),
             strategy,
             self.time_zone,
-            self.channel,
             self.late,
-            null_time="error",
-            emit_every=None,
             max_parallelism=self.max_parallelism,
         )
         return TimedTable(name, source)
@@ -97,7 +95,7 @@ class Tables:
     def rows(self, node: Table | Over) -> tuple[DataFrame, TimedTable]:
         """Return the rows of a table with their marks, and the table."""
         table = self.cut(node)
-        rows, time = table.rows.drop(SEEN), table.source.time
+        rows, time = table.rows.drop(SEEN), table.source.event_time
         if node.where is None:
             return rows, table
         if time is None:  # there is no watermark to advance

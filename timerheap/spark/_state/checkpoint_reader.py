@@ -529,8 +529,8 @@ def read_checkpoint(
     The state can be looked at, as DataFrames, and another query can start from it:
     ``process(..., initial_state=...)`` continues where the micro-batch has ended, with its keys, timers,
     states, waiting rows and watermarks, and with another `max_parallelism` if asked. The input of the other
-    query must begin after the rows that this one has read. Its function may have new states, and `drop_state`
-    drops states that it no longer has.
+    query must begin after the rows that this one has read. Its function may have new states, and
+    `state_changes` drops states that it no longer has.
 
     Parameters
     ----------

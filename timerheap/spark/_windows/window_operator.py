@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
 from timerheap.spark._arrow import map_type
 from timerheap.spark._columns import LATE_ROWS, shown_name
-from timerheap.spark._compat import nullable
+from timerheap.spark._compat import nullable, to_arrow_schema
 from timerheap.timer import MAX_WATERMARK
 from timerheap.types import LOCAL
 from timerheap.watermarks import WatermarkStrategy
@@ -39,6 +39,7 @@ from timerheap.windows.assigners import CountWindowAssigner
 from timerheap.windows.window_functions import as_window_function
 
 if TYPE_CHECKING:
+    from timerheap.spark._plan.inputs import EventTime
     from timerheap.spark._plan.named_columns import ColumnOrName
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,10 +47,33 @@ _LATE = OutputTag(LATE_ROWS, "null")  # the type is that of the query
 _BOUNDS = StructType([StructField(name, TimestampType()) for name in ("window_start", "window_end")])
 
 
+@dataclass(frozen=True)
+class WindowedBy:
+    """A window assigner, with when windows fire, what is removed from them, and how long they are kept.
+
+    Parameters
+    ----------
+    assigner : timerheap.windows.WindowAssigner
+        Such as ``TumblingEventTimeWindows.of(60_000)`` or ``EventTimeSessionWindows.with_gap(60_000)``.
+    trigger : timerheap.windows.Trigger, optional
+        When a window fires; by default at its end. Each firing returns its own rows.
+    evictor : timerheap.windows.Evictor, optional
+        Removes rows from a window when it fires. The window then keeps all its rows, with any function.
+    allowed_lateness : int, timedelta or str
+        How long a window is kept after its end, in ms. Each late row in that time fires the window again.
+    """
+
+    assigner: WindowAssigner
+    _: KW_ONLY
+    trigger: Trigger | None = None
+    evictor: Evictor | None = None
+    allowed_lateness: int | timedelta | str = 0
+
+
 def window_operator(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,
-    assigner: WindowAssigner | None = None,
+    assigner: WindowAssigner | WindowedBy | None = None,
     function: AggregateFunction
     | ReduceFunction
     | Callable[[Any, Any], Any]
@@ -57,21 +81,15 @@ def window_operator(
     | WindowFunction
     | None = None,
     output_schema: str | StructType | None = None,
-    event_time: ColumnOrName | None = None,
+    event_time: ColumnOrName | EventTime | None = None,
     *,
     window_function: ProcessWindowFunction | WindowFunction | None = None,
     accumulator_type: object = None,
-    trigger: Trigger | None = None,
-    evictor: Evictor | None = None,
-    allowed_lateness: int | timedelta | str = 0,
     late: str = "drop",
-    null_time: str = "error",
     watermark: WatermarkStrategy | int | str | timedelta | None = None,
     order: str = "arrival",
-    channel: ColumnOrName | None = None,
     processing_time: bool = False,
     max_parallelism: int | None = None,
-    output_event_time: ColumnOrName | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Assign the rows of each key to windows, on a streaming or batch DataFrame, and return the results.
@@ -87,8 +105,9 @@ def window_operator(
     key : str, Column, or list of them
         Key columns, of atomic types; left out if `df` is grouped. Null is a distinct value. An expression is
         a column of the result, but not of the elements.
-    assigner : timerheap.windows.WindowAssigner
-        Such as ``TumblingEventTimeWindows.of(60_000)`` or ``EventTimeSessionWindows.with_gap(60_000)``.
+    assigner : timerheap.windows.WindowAssigner or WindowedBy
+        Such as ``TumblingEventTimeWindows.of(60_000)`` or ``EventTimeSessionWindows.with_gap(60_000)``. A
+        `WindowedBy` has an assigner with a trigger, an evictor or an allowed lateness.
     function : AggregateFunction, ReduceFunction, ProcessWindowFunction or WindowFunction
         An instance. Elements are the rows of `df`, each a ``pyspark.sql.Row``. A result is a tuple or Row (by
         position) or a dict with the columns of `output_schema`, or a plain value if there is one column. An
@@ -96,7 +115,7 @@ def window_operator(
         the window. A plain function ``(value1, value2) -> value`` is a ReduceFunction.
     output_schema : str or pyspark.sql.types.StructType
         Schema of the function's results, without the key and the window.
-    event_time : str or Column, optional
+    event_time : str, Column or EventTime, optional
         Column of the event time: a timestamp (truncated to ms) or a bigint of epoch ms. Event-time windows
         need it, a stream with ``withWatermark``, or a timestamp assigner in `watermark`.
     window_function : ProcessWindowFunction or WindowFunction, optional
@@ -105,25 +124,17 @@ def window_operator(
     accumulator_type
         Type of the accumulators; required with an AggregateFunction. A ``Types.*``, a DDL string, a Spark or
         a pyarrow type.
-    trigger : timerheap.windows.Trigger, optional
-        When a window fires; by default at its end. Each firing returns its own rows.
-    evictor : timerheap.windows.Evictor, optional
-        Removes rows from a window when it fires. The window then keeps all its rows, with any function.
-    allowed_lateness : int, timedelta or str
-        How long a window is kept after its end, in ms. Each late row in that time fires the window again.
     late : {"drop", "emit"}, default "drop"
         What becomes of a row that is too late for all its windows. With "emit" `timerheap.spark.late_rows`
         returns it.
-    null_time : {"error", "drop"}, default "error"
-        What becomes of rows whose event time is null, as in `timerheap.spark.process`.
     order : {"arrival", "event_time"}
         "arrival", as in Flink: a row is added to its windows when it arrives, and is late if they have ended,
-        plus `allowed_lateness`. A result at the end of a window has the same rows in either order.
+        plus the allowed lateness. A result at the end of a window has the same rows in either order.
         "event_time", for functions and triggers that depend on the order of rows: rows are added in the order
         of their event time, once the watermark has passed them. Then every row behind the watermark is late.
-    watermark, channel, processing_time, max_parallelism, output_event_time, side_outputs
+    watermark, processing_time, max_parallelism, side_outputs
         As in `timerheap.spark.process`. Processing-time windows require ``processing_time=True`` and a
-        stream. ``output_event_time="window_end"`` makes ``window_end`` Spark's event time.
+        stream.
 
     Returns
     -------
@@ -159,18 +170,12 @@ def window_operator(
             watermark=WatermarkStrategy.for_bounded_out_of_orderness(5_000))
     """
     # Here, since workers import this module for `_Windows`.
-    from timerheap.spark._plan.arguments import (
-        arrow_schema,
-        key_columns,
-        late_rows,
-        parsed_schema,
-        row_order,
-        sendable,
-    )
-    from timerheap.spark._plan.build import build
+    from timerheap.spark._plan.arguments import late_rows, parsed_schema, sendable
+    from timerheap.spark._plan.build import build, marked
+    from timerheap.spark._plan.inputs import Input, query_of
     from timerheap.spark._plan.named_columns import Columns, ungrouped
     from timerheap.spark._plan.outputs import side_tags
-    from timerheap.spark._process.process import planned_query
+    from timerheap.spark._process.wrapped_runners import work_of
 
     rows, grouping = ungrouped("df", df, "key", key)
     if assigner is None or function is None:
@@ -178,65 +183,54 @@ def window_operator(
             "assigner and function must be passed, by name if df is grouped, got "
             f"{assigner!r} and {function!r}"
         )
-    columns = Columns("df", rows)
-    arrow_schema("df", columns.df.schema)
-    names = columns.many("key", grouping)
-    keys = key_columns(columns.df, "key", names)
-    fields = [columns.df.schema[name] for name in keys]
-    time = columns.timed("", event_time, watermark)[0]
+    by = assigner if isinstance(assigner, WindowedBy) else WindowedBy(assigner)
+    source = Input.checked(Columns("df", rows), grouping, event_time, watermark, order=order)
+    fields = [source.df.schema[name] for name in source.key]
     labels = [
         StructField(shown_name(field.name), field.dataType, field.nullable, field.metadata)
         for field in fields
     ]
     result = parsed_schema(output_schema)
     function = as_window_function(function)
-    accumulates = isinstance(function, AggregateFunction) and evictor is None
-    elements = None if accumulates else _element_type(arrow_schema("df", nullable(rows.schema)))
+    accumulates = isinstance(function, AggregateFunction) and by.evictor is None
     operator = partial(
         WindowOperator,
-        assigner,
-        trigger=trigger,
-        evictor=evictor,
-        allowed_lateness=allowed_lateness,
+        by.assigner,
+        trigger=by.trigger,
+        evictor=by.evictor,
+        allowed_lateness=by.allowed_lateness,
         accumulator_type=accumulator_type,
-        element_type=elements,
+        element_type=None if accumulates else _element_type(to_arrow_schema(nullable(source.rows))),
     )
     operator(function, window_function)  # checks the user's arguments before they are wrapped
     sendable(function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction)
-    _times(assigner, time, processing_time)
+    _times(by.assigner, source.event_time, processing_time)
     emits = late_rows(late) == "emit"
-    if emits and not assigner.is_event_time():
-        raise ValueError(f'late must be "drop" with {assigner!r}, for which no row is late, got {late!r}')
-    by_event_time = row_order(order, rows, time) == "event_time"
-    if by_event_time and not_negative("allowed_lateness", allowed_lateness):
+    if emits and not by.assigner.is_event_time():
+        raise ValueError(f'late must be "drop" with {by.assigner!r}, for which no row is late, got {late!r}')
+    by_event_time = order == "event_time"
+    if by_event_time and not_negative("allowed_lateness", by.allowed_lateness):
         raise ValueError(
-            f'allowed_lateness must be 0 with order="event_time", got {allowed_lateness!r}; no row behind '
+            f'allowed_lateness must be 0 with order="event_time", got {by.allowed_lateness!r}; no row behind '
             "the watermark reaches a window there: use a watermark with more delay"
         )
     sends_late = emits and not by_event_time  # with order="event_time" none reaches a window
-    hosted = _Windows(operator, function, window_function, len(keys), result.names, sends_late)
+    hosted = _Windows(operator, function, window_function, len(source.key), result.names, sends_late)
     # Windows that touch are one session: the row that begins where a session ends comes before its timer.
-    hosted._timers_wait = int(isinstance(assigner, MergingWindowAssigner))
-    query, marked = planned_query(
-        sendable(hosted, KeyedProcessFunction),
-        rows,
-        grouping,
+    hosted._timers_wait = int(isinstance(by.assigner, MergingWindowAssigner))
+    query = query_of(
+        work_of(sendable(hosted, KeyedProcessFunction)),
         _result_type(labels, result),
-        event_time,
-        watermark=watermark,
+        source,
         order=order,
-        channel=channel,
         late=late if by_event_time else None,
-        null_time=null_time,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
-        drop_state=(),
-        rename_state=None,
         side_outputs=side_tags(side_outputs, function, window_function),
     )
     if sends_late:
-        query = replace(query, late_row=rows.schema)
-    return build(query, marked, output_event_time=output_event_time)
+        query = replace(query, late_row=source.rows)
+    return build(query, marked(source))
 
 
 def _times(assigner: WindowAssigner, time: str | None, processing_time: bool) -> None:

@@ -33,19 +33,15 @@ from timerheap.spark._columns import (
 )
 from timerheap.spark._compat import to_arrow_schema, with_columns
 from timerheap.spark._plan.arguments import (
-    arrow_schema,
-    channel_column,
-    expect_event_time,
     key_columns,
     key_groups,
     late_rows,
-    named_column,
-    null_times,
     quoted,
 )
-from timerheap.spark._plan.build import Input, build, kept_only, marked, planned, time_mode
+from timerheap.spark._plan.build import build, kept_only, marked, planned
+from timerheap.spark._plan.inputs import EventTime, Input, query_of
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns
-from timerheap.spark._query import Late, NullTime, Query, TimeColumn
+from timerheap.spark._query import Late, TimeColumn
 from timerheap.spark._windows.local_stage import LocalStage
 from timerheap.spark._windows.open_windows import OpenWindows
 from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec
@@ -61,54 +57,46 @@ from timerheap.tvf.slices import (
 from timerheap.watermarks import WatermarkStrategy
 
 
-@dataclass(frozen=True)
-class Source:
-    """A DataFrame, and how it is cut into windows."""
+@dataclass(frozen=True, kw_only=True)
+class Source(Input):
+    """An input, and how it is cut into windows; those without an event time are of processing time."""
 
-    df: DataFrame
-    time: str | None  # None for processing time
     assigner: SliceAssigner | SessionUnsliceAssigner
-    strategy: WatermarkStrategy
-    channel: str | None
     late: Late
-    emit_every: int | None  # ms of event time
-    max_parallelism: int | None
-    null_time: NullTime
+    emit_every: int | None = None  # ms of event time
+    max_parallelism: int | None = None
     local: bool  # whether the bounds of windows are local times, or instants
     where: Column | None = None  # rows that do not meet it only advance the watermark
     each_batch: bool = False  # whether each micro-batch is aggregated by itself, and ends all windows
 
     @classmethod
-    def checked(
+    def cut(
         cls,
         df: DataFrame,
-        time: ColumnOrName | None,
+        time: ColumnOrName | EventTime | None,
         make_assigner: Callable[[str], SliceAssigner | SessionUnsliceAssigner],
         watermark: WatermarkStrategy | int | str | timedelta | None,
         time_zone: str | None,
-        channel: ColumnOrName | None,
         late: str,
-        null_time: str,
-        emit_every: Length | None,
-        max_parallelism: int | None,
+        emit_every: Length | None = None,
+        max_parallelism: int | None = None,
     ) -> Source:
         """Check the arguments of a function that cuts windows; `make_assigner` receives the time zone."""
-        columns = Columns("df", df)
-        arrow_schema("df", columns.df.schema)
-        of_time, by_channel = columns.one("time", time), columns.one("channel", channel)
-        delay = columns.watermark("watermark", watermark, of_time)
-        df, what = columns.df, late_rows(late)
+        what = late_rows(late)
         emits = None if what == "drop" else "emit"
-        strategy = expect_event_time(df, of_time, delay, argument="time", channel=by_channel, late=emits)
-        nulls = null_times(null_time)
-        if by_channel is not None:
-            channel_column(df, "channel", by_channel)
-        naive = of_time is not None and isinstance(named_column(df, "time", of_time), TimestampNTZType)
-        assigner = make_assigner("UTC" if naive or time_zone is None else time_zone)
-        key_groups(max_parallelism)
-        every = None if emit_every is None else positive("emit_every", emit_every)
-        local = naive or time_zone is not None
-        return cls(df, of_time, assigner, strategy, by_channel, what, every, max_parallelism, nulls, local)
+        found = Input.checked(
+            Columns("df", df), None, time, watermark, order="arrival", late=emits, of_windows=True
+        )
+        column = None if found.event_time is None else found.df.schema[found.event_time].dataType
+        naive = isinstance(column, TimestampNTZType)
+        return cls(
+            **vars(found),
+            assigner=make_assigner("UTC" if naive or time_zone is None else time_zone),
+            late=what,
+            emit_every=None if emit_every is None else positive("emit_every", emit_every),
+            max_parallelism=key_groups(max_parallelism),
+            local=naive or time_zone is not None,
+        )
 
 
 @dataclass(frozen=True)
@@ -121,9 +109,9 @@ class WindowPlan:
 
     def result(self) -> DataFrame:
         """Return the DataFrame."""
-        source, time = self.source, self.source.time
+        source, time = self.source, self.source.event_time
         keys = self.keys or [NO_KEY]
-        rows = marked(Input(self._with_times(), time, source.strategy, source.channel))
+        rows = marked(replace(source, df=self._with_times()))
         if source.where is not None:
             rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
         marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
@@ -132,21 +120,17 @@ class WindowPlan:
         used = [*keys, *([] if time is None else [time]), *late_columns, *self.dtypes]
         used = list(dict.fromkeys(used))
         rows = rows.select(*map(quoted, [*used, *marks]))
-        late_row = StructType([source.df.schema[name] for name in late_columns])
-        query = Query(
-            work=self.work(),
+        query = query_of(
+            self.work(),
+            self._result(),
+            source,
+            order="arrival",
+            late=source.late,
+            processing_time=time is None,
+            max_parallelism=source.max_parallelism,
             key=keys,
             rows=StructType([rows.schema[name] for name in used]),
-            result=self._result(),
-            event_time=time,
-            null_time=source.null_time,
-            watermarks=(source.strategy,),
-            channels=(source.channel,),
-            order="arrival",
-            time_mode=time_mode(source.df, time is None, source.strategy),
-            max_parallelism=source.max_parallelism,
-            late=source.late,
-            late_row=late_row if source.late == "emit" else None,
+            late_row=StructType([source.df.schema[name] for name in late_columns]),
             late_columns=tuple(late_columns),
             key_names=[shown_name(name) for name in self.keys],
             **self._stages(keys),
@@ -157,7 +141,7 @@ class WindowPlan:
 
     def _stages(self, keys: list[str]) -> dict[str, Any]:
         """Return what the pack stage makes of rows and what key groups have, as fields of a `Query`."""
-        time, spec = self.source.time, self._spec()
+        time, spec = self.source.event_time, self._spec()
         found: dict[str, Any] = {"own": OpenWindows(spec)}
         if time is not None:
             found["times"] = (TimeColumn("time", time, "df"),)
@@ -173,7 +157,7 @@ class WindowPlan:
         if source.where is None:
             return source.df
         timed = F.lit(True)
-        for name in (source.time, source.channel):
+        for name in (source.event_time, source.channel):
             timed = timed if name is None else timed & quoted(name).isNotNull()
         return source.df.where(source.where | timed)
 
@@ -196,13 +180,13 @@ class WindowPlan:
         """Why the operator needs whole rows; "" if slices of rows suffice."""
         if not isinstance(self.source.assigner, SliceAssigner):
             return "the windows are sessions"
-        if self.source.time is None:
+        if self.source.event_time is None:
             return "the windows are of processing time"
         return 'late is "emit"' if self.source.late == "emit" else ""
 
     def _result(self) -> StructType:
         source = self.source
-        column = None if source.time is None else source.df.schema[source.time].dataType
+        column = None if source.event_time is None else source.df.schema[source.event_time].dataType
         bound = TimestampNTZType() if source.local else TimestampType()
         last = column if isinstance(column, TimestampNTZType) else TimestampType()
         keys = [source.df.schema[name] for name in self.keys]
@@ -249,7 +233,7 @@ class WindowPlan:
             lengths = f"size {assigner.size} ms, slice {assigner.interval} ms, offset {assigner.offset} ms"
         if isinstance(assigner, HoppingSliceAssigner) and assigner.slide != assigner.interval:
             lengths = f"slide {assigner.slide} ms, {lengths}"
-        time = "processing time" if self.source.time is None else f"time zone {assigner.zone.name}"
+        time = "processing time" if self.source.event_time is None else f"time zone {assigner.zone.name}"
         return f"{kind} windows, {lengths}, {time}"
 
     def __str__(self) -> str:
@@ -264,7 +248,7 @@ class WindowPlan:
             local = f"none: rows are sent as they are ({self._needs_rows})"
         lines = {
             "windows": self._windows(),
-            "source": f"{kind}, time {shown_name(source.time or 'of the micro-batch')}, "
+            "source": f"{kind}, time {shown_name(source.event_time or 'of the micro-batch')}, "
             f"watermark {source.strategy!r}",
             "local": local,
             "global": f"{planned(source.df, source.max_parallelism).max_parallelism} key groups of "
@@ -361,15 +345,13 @@ def _example(name: str) -> str:
 
 def tumble(
     df: DataFrame,
-    time: ColumnOrName | None,
+    time: ColumnOrName | EventTime | None,
     size: Length,
     *,
     offset: Length = 0,
     watermark: WatermarkStrategy | int | str | timedelta | None = None,
     time_zone: str | None = None,
-    channel: ColumnOrName | None = None,
     late: str = "drop",
-    null_time: str = "error",
     emit_every: Length | None = None,
     max_parallelism: int | None = None,
 ) -> Windows:
@@ -379,9 +361,10 @@ def tumble(
     ----------
     df : pyspark.sql.DataFrame
         A stream or a batch. The end of a batch ends all its windows.
-    time : str, Column or None
-        Event-time column: a timestamp (cut to ms), or a bigint of epoch ms. None: the windows are cut from
-        the processing time of micro-batches, on a stream.
+    time : str, Column, EventTime or None
+        Event-time column: a timestamp (cut to ms), or a bigint of epoch ms. An `EventTime` also says which
+        column has a watermark for each of its values, and what becomes of rows without a time. None: the
+        windows are cut from the processing time of micro-batches, on a stream.
     size : int, timedelta or str
         Length of a window, in ms.
     offset : int, timedelta or str
@@ -394,14 +377,10 @@ def tumble(
         then local times (timestamp_ntz), since an instant cannot be a bound where clocks change. By default
         windows follow UTC, and the bounds are timestamps. Times of the type timestamp_ntz are cut as they
         are.
-    channel : str or Column, optional
-        Column whose values have a watermark each, as in `timerheap.spark.process`.
     late : {"drop", "emit"}, default "drop"
         What becomes of late rows. With "emit" `timerheap.spark.late_rows` returns them. A row is late when
         its last window is over, or for sessions, when its session and all sessions that it touches are over.
         A row that is only behind its first windows counts in the others.
-    null_time : {"error", "drop"}, default "error"
-        What becomes of rows whose time is null, as in `timerheap.spark.process`.
     emit_every : int, timedelta or str, optional
         Distance between early results, in ms of event time. An early result of each open window has ``early``
         true; the result at the end of the window has it false.
@@ -426,25 +405,19 @@ def tumble(
     def make(zone: str) -> SliceAssigner:
         return TumblingSliceAssigner(size, offset, zone, event_time=time is not None)
 
-    return Windows(
-        Source.checked(
-            df, time, make, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
-        )
-    )
+    return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism))
 
 
 def hop(
     df: DataFrame,
-    time: ColumnOrName | None,
+    time: ColumnOrName | EventTime | None,
     size: Length,
     slide: Length,
     *,
     offset: Length = 0,
     watermark: WatermarkStrategy | int | str | timedelta | None = None,
     time_zone: str | None = None,
-    channel: ColumnOrName | None = None,
     late: str = "drop",
-    null_time: str = "error",
     emit_every: Length | None = None,
     max_parallelism: int | None = None,
 ) -> Windows:
@@ -455,7 +428,7 @@ def hop(
 
     Parameters
     ----------
-    df, time, offset, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
+    df, time, offset, watermark, time_zone, late, emit_every, max_parallelism
         As in `tumble`.
     size : int, timedelta or str
         Length of a window, in ms: at least `slide`. It need not be a multiple, but windows cost least if it
@@ -476,25 +449,19 @@ def hop(
     def make(zone: str) -> SliceAssigner:
         return HoppingSliceAssigner(size, slide, offset, zone, event_time=time is not None)
 
-    return Windows(
-        Source.checked(
-            df, time, make, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
-        )
-    )
+    return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism))
 
 
 def cumulate(
     df: DataFrame,
-    time: ColumnOrName | None,
+    time: ColumnOrName | EventTime | None,
     max_size: Length,
     step: Length,
     *,
     offset: Length = 0,
     watermark: WatermarkStrategy | int | str | timedelta | None = None,
     time_zone: str | None = None,
-    channel: ColumnOrName | None = None,
     late: str = "drop",
-    null_time: str = "error",
     emit_every: Length | None = None,
     max_parallelism: int | None = None,
 ) -> Windows:
@@ -502,7 +469,7 @@ def cumulate(
 
     Parameters
     ----------
-    df, time, offset, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
+    df, time, offset, watermark, time_zone, late, emit_every, max_parallelism
         As in `tumble`.
     max_size : int, timedelta or str
         Length of the longest window, a multiple of `step`. After it the next windows start.
@@ -522,23 +489,17 @@ def cumulate(
     def make(zone: str) -> SliceAssigner:
         return CumulativeSliceAssigner(max_size, step, offset, zone, event_time=time is not None)
 
-    return Windows(
-        Source.checked(
-            df, time, make, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
-        )
-    )
+    return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism))
 
 
 def session(
     df: DataFrame,
-    time: ColumnOrName,
+    time: ColumnOrName | EventTime,
     gap: Length,
     *,
     watermark: WatermarkStrategy | int | str | timedelta | None = None,
     time_zone: str | None = None,
-    channel: ColumnOrName | None = None,
     late: str = "drop",
-    null_time: str = "error",
     emit_every: Length | None = None,
     max_parallelism: int | None = None,
 ) -> Windows:
@@ -549,10 +510,10 @@ def session(
 
     Parameters
     ----------
-    df, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
+    df, watermark, time_zone, late, emit_every, max_parallelism
         As in `tumble`. With a `time_zone` its wall clock measures the gap: where it skips an hour, a shorter
         gap ends a session.
-    time : str or Column
+    time : str, Column or EventTime
         Event-time column, as in `tumble`.
     gap : int, timedelta or str
         Time from the last row of a session to its end, in ms.
@@ -574,8 +535,4 @@ def session(
     def make(zone: str) -> SessionUnsliceAssigner:
         return SessionUnsliceAssigner(gap, zone)
 
-    return Windows(
-        Source.checked(
-            df, time, make, watermark, time_zone, channel, late, null_time, emit_every, max_parallelism
-        )
-    )
+    return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism))

@@ -59,14 +59,14 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "key must name one column, got 'K', which names none",
     ),
     "no such choice for null times": (
-        {"event_time": "at", "watermark": MONOTONOUS, "null_time": "skip"},
+        {"event_time": timerheap.spark.EventTime("at", null="skip"), "watermark": MONOTONOUS},
         ValueError,
-        'null_time must be "error" or "drop", got \'skip\'',
+        'null must be "error" or "drop", got \'skip\'',
     ),
     "null times without event time": (
-        {"null_time": "drop"},
+        {"event_time": timerheap.spark.EventTime(null="drop")},
         ValueError,
-        "event_time must name the event-time column if null_time is given, got None",
+        "event_time must name the event-time column if null is given, got None",
     ),
     "number as key": ({"key": 5}, TypeError, "key must be a column name or a list of column names, got 5"),
     "no key": ({"key": []}, TypeError, r"key must be a column name or .*, got \[\]"),

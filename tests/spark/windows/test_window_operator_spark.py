@@ -238,8 +238,8 @@ def test_in_event_time_order_results_depend_only_on_the_data(spark: SparkSession
 def test_evictors_and_delta_triggers_survive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     data = make_rows(5, 160)
     batches = [data[:80], data[80:]]
+    assigner = GlobalWindows.create()
     windows: dict[str, Any] = {
-        "assigner": GlobalWindows.create(),
         "trigger": DeltaTrigger.of(7, lambda old, new: new["n"] - old["n"]),
         "evictor": TimeEvictor.of(60),
     }
@@ -248,17 +248,15 @@ def test_evictors_and_delta_triggers_survive_a_restart(spark: SparkSession, tmp_
         found = streams.stream(
             spark,
             lambda df: timerheap.spark.window_operator(
-                df, ["k", "g"], function=Total(), output_schema="count bigint, total bigint", event_time="at",
-                watermark=DELAYED, max_parallelism=2, **windows,
+                df, ["k", "g"], WindowedBy(assigner, **windows), Total(), "count bigint, total bigint", "at",
+                watermark=DELAYED, max_parallelism=2,
             ),
             tmp_path / "input",
             tmp_path,
         )  # fmt: skip
     assert len(found) > 10
     assert {bound for row in found for bound in row[2:4]} == {None}
-    operator = WindowOperator(
-        function=Total(), window_function=Label(Same()), element_type=pa.struct(SCHEMA), **windows
-    )
+    operator = WindowOperator(assigner, Total(), Label(Same()), element_type=pa.struct(SCHEMA), **windows)
     assert found == expected(batches, operator)
 
 

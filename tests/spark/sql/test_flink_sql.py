@@ -364,6 +364,7 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         (TOP.replace("n <= 3", "v <= 3"), "without exactly one limit of n"),
         (TOP.replace("n <= 3", "n >= 3"), "without exactly one limit of n"),
         (TOP.replace("n <= 3", "n < 1"), "without exactly one limit of n"),
+        (TOP.replace("n <= 3", "n <= -3"), "without exactly one limit of n"),
         (TOP + " ORDER BY v", "ORDER BY is not supported"),
         (
             JOIN.replace("TUMBLE", "CUMULATE").replace("MINUTES)", "MINUTES, INTERVAL '1' HOUR)", 1),

@@ -347,7 +347,9 @@ def at_most(condition: exp.Expr, name: str) -> int | None:
     kind, left, right = type(condition), condition.left, condition.right
     if isinstance(left, exp.Literal):
         kind, left, right = flipped.get(kind, exp.Binary), right, left
-    if not (isinstance(left, exp.Column) and left.name == name and right.is_int):
+    if not (isinstance(left, exp.Column) and left.name == name):
+        return None
+    if not isinstance(right, exp.Literal) or not right.is_int:  # a negative number is no literal
         return None
     n = int(right.name)
     if kind is exp.LTE or (kind is exp.EQ and n == 1):

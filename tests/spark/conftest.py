@@ -34,6 +34,13 @@ def compiled(spark: SparkSession) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def one_partition(spark: SparkSession) -> Iterator[None]:
+    """Run half as many tasks, for what does not depend on the number of partitions."""
+    with streams.configured(spark, shuffle_partitions=1):
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def carried_to_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Pickle the functions of this test module, of the helpers and of the examples by value."""

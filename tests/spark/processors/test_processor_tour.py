@@ -53,7 +53,7 @@ def expect_equal(batches: list[dict[tuple[str, str], list[str]]]) -> None:
 
 
 @pytest.mark.parametrize(("style", "partitions", "version"), [("rows", 2, 1), ("frames", 1, 2)])
-def test_states_timers_initial_state_and_what_follows_do_the_same_as_in_spark(
+def test_states_timers_and_initial_state_do_the_same_as_in_spark(
     spark: SparkSession, tmp_path: Path, style: Any, partitions: int, version: int
 ) -> None:
     streams.write_batches(tmp_path / "input", BATCHES, SCHEMA)
@@ -68,18 +68,32 @@ def test_states_timers_initial_state_and_what_follows_do_the_same_as_in_spark(
     }
     with streams.configured(spark, **settings):
         df = streams.read_stream(spark, tmp_path / "input").withWatermark("at", "10 seconds")
-        firsts = on_both(df, ["id"], First(style), First.OUTPUT, "eventTime", event_time="first")
         results = {
             "states": on_both(df, KEY, Tour(style), Tour.OUTPUT, "None"),
             "timed": on_both(df, KEY, Tour(style, 31_536_000_000), Tour.OUTPUT, "processingTime", initial),
-            "timers": on_both(df, ["id"], Newest(style), Newest.OUTPUT, "eventtime"),
-            "by time": tuple(df.groupBy("first").count() for df in firsts),
-            "by both": tuple(df.groupBy("first", "id").count() for df in firsts),
         }
         found = run(marked(results), tmp_path)
     expect_equal(found)
     assert len(found) == 3
     assert [len(texts["timed", "spark"]) for texts in found] == [5, 4, 4]
+
+
+@pytest.mark.parametrize(("style", "partitions"), [("rows", 1), ("frames", 2)])
+def test_event_time_and_what_follows_do_the_same_as_in_spark(
+    spark: SparkSession, tmp_path: Path, style: Any, partitions: int
+) -> None:
+    streams.write_batches(tmp_path / "input", BATCHES, SCHEMA)
+    with streams.configured(spark, streaming_noDataMicroBatches_enabled=False, shuffle_partitions=partitions):
+        df = streams.read_stream(spark, tmp_path / "input").withWatermark("at", "10 seconds")
+        first = on_both(df, ["id"], First(style), First.OUTPUT, "eventTime", event_time="first")
+        results = {
+            "timers": on_both(df, ["id"], Newest(style), Newest.OUTPUT, "eventtime"),
+            "by time": tuple(df.groupBy("first").count() for df in first),
+            "by both": tuple(df.groupBy("first", "id").count() for df in first),
+        }
+        found = run(marked(results), tmp_path)
+    expect_equal(found)
+    assert len(found) == 3
     assert [len(texts["timers", "spark"]) for texts in found] == [4, 6, 4]
 
 

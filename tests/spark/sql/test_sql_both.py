@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 SCHEMA = pa.schema(
@@ -31,13 +31,6 @@ SAME = "L.window_start = R.window_start AND L.window_end = R.window_end"
 
 def row(k: str | None, x: int, y: int, second: int) -> dict[str, Any]:
     return {"k": k, "x": x, "y": y, "ts": EPOCH + dt.timedelta(seconds=second)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_partition(spark: SparkSession) -> Iterator[None]:
-    """Use half as many tasks: test_flink_sql_results.py has several partitions."""
-    with streams.configured(spark, shuffle_partitions=1):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
 
 SECOND = 1_000
 SCHEMA = pa.schema(

@@ -18,7 +18,7 @@ from tvf_model import CHANGES, EPOCH, MILLISECOND, Model, to_local
 
 import timerheap.spark
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
 
 MINUTE = 60_000
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])

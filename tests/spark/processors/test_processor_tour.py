@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_faults import NEEDS_LIMIT_WITH_INITIAL_STATE
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
 
 BATCHES = [
     readings(("0", 123, 20), ("0", 46, 21), ("1", 146, 20), ("1", 346, 22)),
@@ -52,9 +52,9 @@ def expect_equal(batches: list[dict[tuple[str, str], list[str]]]) -> None:
             assert texts.get((name, "timerheap")) == texts.get((name, "spark")), name
 
 
-@pytest.mark.parametrize(("style", "partitions", "version"), [("rows", 2, 1), ("frames", 1, 2)])
+@pytest.mark.parametrize(("style", "version"), [("rows", 1), ("frames", 2)])
 def test_states_timers_and_initial_state_do_the_same_as_in_spark(
-    spark: SparkSession, tmp_path: Path, style: Any, partitions: int, version: int
+    spark: SparkSession, tmp_path: Path, style: Any, version: int
 ) -> None:
     streams.write_batches(tmp_path / "input", BATCHES, SCHEMA)
     first = spark.createDataFrame(
@@ -64,7 +64,6 @@ def test_states_timers_and_initial_state_do_the_same_as_in_spark(
     settings = {
         "streaming_noDataMicroBatches_enabled": False,
         "streaming_stateStore_checkpointFormatVersion": version,
-        "shuffle_partitions": partitions,
     }
     with streams.configured(spark, **settings):
         df = streams.read_stream(spark, tmp_path / "input").withWatermark("at", "10 seconds")
@@ -78,12 +77,12 @@ def test_states_timers_and_initial_state_do_the_same_as_in_spark(
     assert [len(texts["timed", "spark"]) for texts in found] == [5, 4, 4]
 
 
-@pytest.mark.parametrize(("style", "partitions"), [("rows", 1), ("frames", 2)])
+@pytest.mark.parametrize("style", ["rows", "frames"])
 def test_event_time_and_what_follows_do_the_same_as_in_spark(
-    spark: SparkSession, tmp_path: Path, style: Any, partitions: int
+    spark: SparkSession, tmp_path: Path, style: Any
 ) -> None:
     streams.write_batches(tmp_path / "input", BATCHES, SCHEMA)
-    with streams.configured(spark, streaming_noDataMicroBatches_enabled=False, shuffle_partitions=partitions):
+    with streams.configured(spark, streaming_noDataMicroBatches_enabled=False):
         df = streams.read_stream(spark, tmp_path / "input").withWatermark("at", "10 seconds")
         first = on_both(df, ["id"], First(style), First.OUTPUT, "eventTime", event_time="first")
         results = {

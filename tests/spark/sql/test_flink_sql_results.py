@@ -7,7 +7,6 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pytest
 import streams
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap.spark._sql.parser import parsed
@@ -163,6 +161,7 @@ NO_KEYS = (
 )
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_two_sides_of_one_table_are_computed_by_one_operator(
     spark: SparkSession, folders: dict[str, Path], tables: dict[str, DataFrame], views: None, tmp_path: Path
 ) -> None:
@@ -170,21 +169,13 @@ def test_two_sides_of_one_table_are_computed_by_one_operator(
     for table in "lr":
         tables["l"].createOrReplaceTempView(table)
     both = "L.k AS k1, R.k AS k2, L.n AS n1, L.s AS s1, R.n AS n2, R.s AS s2, L.window_end AS e1"
-    kinds = ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
-
-    def joined(table: str) -> dict[str, list[list[Any]]]:
-        """Return the rows of all kinds, which one job computes."""
-        each = (
-            timerheap.spark.sql(spark, f"SELECT {both} FROM {SIDES.format(how, table)}").withColumn(
-                "how", F.lit(how)
-            )
-            for how in kinds
+    found = {}
+    for how in ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"):
+        together, apart = (
+            timerheap.spark.sql(spark, f"SELECT {both} FROM {SIDES.format(how, table)}") for table in "lr"
         )
-        rows = streams.rows(reduce(DataFrame.union, each))
-        return {how: answers([row[:-1] for row in rows if row[-1] == how]) for how in kinds}
-
-    found = joined("l")
-    assert found == joined("r")
+        found[how] = answers(streams.rows(together))
+        assert found[how] == answers(streams.rows(apart))
     assert len({len(rows) for rows in found.values()}) == 4
     together, apart = (timerheap.spark.sql(spark, NO_KEYS.format(table)) for table in "lr")
     assert answers(streams.rows(together)) == answers(streams.rows(apart)) != []

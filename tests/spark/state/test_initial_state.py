@@ -145,6 +145,7 @@ class Remembers(KeyedProcessFunction):
         return []
 
 
+@pytest.mark.usefixtures("one_partition")
 def test_state_is_purged_when_its_time_is_over_although_states_have_changed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

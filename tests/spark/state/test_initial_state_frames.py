@@ -227,6 +227,7 @@ class Two(KeyedCoProcessFunction):
 
 
 @pytest.mark.parametrize("inputs", [1, 2])
+@pytest.mark.usefixtures("one_partition")
 def test_key_columns_may_have_the_names_of_columns_of_the_tables(
     spark: SparkSession, tmp_path: Path, inputs: int
 ) -> None:

@@ -140,6 +140,7 @@ class LastInColumns(BatchProcessFunction):
 
 
 @pytest.mark.parametrize("function", [Everything, LastInColumns])
+@pytest.mark.usefixtures("one_partition")
 def test_a_query_from_tables_equals_one_that_was_never_stopped(
     spark: SparkSession, tmp_path: Path, function: type[Any]
 ) -> None:

@@ -407,6 +407,7 @@ class Never(CountTrigger):
 
 
 @pytest.mark.parametrize("order", ["event_time", "arrival"])
+@pytest.mark.usefixtures("one_partition")
 def test_sessions_that_touch_are_one_however_the_micro_batches_are_cut(
     spark: SparkSession, tmp_path: Path, order: str
 ) -> None:

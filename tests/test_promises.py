@@ -13,6 +13,7 @@ import pytest
 from promises import markdown, promises, promises_of
 
 import timerheap
+import timerheap.flink
 from timerheap import (
     functions,
     interval_join,

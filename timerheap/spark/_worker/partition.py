@@ -435,7 +435,7 @@ class GroupwisePartition(Partition):
             "late rows",
             f"dropped {{}} rows so far that came behind the watermark{column}, which is at "
             f"{shown_time(clock.watermark)}; give the watermark more delay, or each source a watermark of "
-            'its own (channel=), or have such rows returned (late="emit")',
+            'its own (EventTime(channel=...)), or have such rows returned (late="emit")',
             self._dropped,
         )
         self._dropped = 0

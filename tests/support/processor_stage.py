@@ -13,8 +13,9 @@ from pyspark.sql.types import StructType
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.codec import hashes_of
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._processors.declared import DeclaredState, FrameSettings
 from timerheap.spark._processors.processor_partition import ProcessorRunner, ProcessorWork
+from timerheap.spark._processors.processor_records import FrameSettings
+from timerheap.spark._processors.processor_states import DeclaredState
 from timerheap.spark._query import Query, TimeMode
 from timerheap.spark._worker.output import ResultBuffer
 

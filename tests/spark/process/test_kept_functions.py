@@ -31,7 +31,7 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
 )
-from timerheap.spark._processors.declared import DeclaredState
+from timerheap.spark._processors.processor_states import DeclaredState
 from timerheap.testing import ProcessTester
 
 pytestmark = pytest.mark.spark

@@ -17,8 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from timerheap.spark._compat import to_record_batch
 from timerheap.spark._processors import processor_records as processor_frames
-from timerheap.spark._processors.declared import FrameSettings
-from timerheap.spark._processors.processor_records import columns_of, sliced
+from timerheap.spark._processors.processor_records import FrameSettings, columns_of, sliced
 
 RESULT = T.StructType().add("k", T.StringType()).add("what", T.StringType())
 

@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from timerheap.spark._processors.declared import DeclaredState
+from timerheap.spark._processors.processor_states import DeclaredState
 from timerheap.spark._processors.spark_values import StructCodec
 
 ROWS = T.StructType().add("k", T.StringType()).add("ops", T.StringType())

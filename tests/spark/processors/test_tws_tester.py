@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StatefulProcessor
 
-from timerheap.spark._processors.declared import DeclaredState
+from timerheap.spark._processors.processor_states import DeclaredState
 from timerheap.spark._query import TimeMode
 
 TwsTester = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="not in this Spark").TwsTester

@@ -27,11 +27,9 @@ from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import JournalledTimers, KeyTimers
 from timerheap.spark._group.watermark import WatermarkState, decode_clock, late_in_spark
-from timerheap.spark._processors.declared import DeclaredState, FrameSettings
-from timerheap.spark._processors.processor_handle import ProcessorHandle
-from timerheap.spark._processors.processor_records import FrameRecords, Records, RowRecords
+from timerheap.spark._processors.processor_records import FrameRecords, FrameSettings, Records, RowRecords
+from timerheap.spark._processors.processor_states import STATES, DeclaredState, ProcessorHandle, Scope
 from timerheap.spark._processors.spark_values import UnsafeOrder, reader_of
-from timerheap.spark._processors.value_list_map_states import STATES, Scope
 from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_frames

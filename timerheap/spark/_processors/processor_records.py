@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeAlias, cast
@@ -24,7 +25,6 @@ from timerheap._values import detached
 from timerheap.spark._arrow import map_type, narrow
 from timerheap.spark._compat import to_frame, to_record_batch
 from timerheap.spark._group.columns import column_reader, python_values, row_class
-from timerheap.spark._processors.declared import FrameSettings
 from timerheap.spark._worker.output import ResultBuffer
 
 _MOST = 1 << 16  # rows of results that become columns at once
@@ -76,6 +76,17 @@ def columns_of(frame: Any) -> list[Any]:
 @lru_cache(maxsize=64)
 def _index(n: int) -> pd.RangeIndex:
     return pd.RangeIndex(n)
+
+
+@dataclass(frozen=True)
+class FrameSettings:
+    """Spark's settings that DataFrames depend on."""
+
+    rows: int  # the most in one DataFrame
+    nbytes: int  # about how many bytes of Arrow data make a DataFrame full
+    ints_to_decimals: bool = False  # whether ints of a result may become decimals
+    safe: bool = True  # whether a value of a result that does not fit its type is an error
+    by_name: bool = True  # whether the columns of a result are found by name, else by position
 
 
 class FrameRecords:

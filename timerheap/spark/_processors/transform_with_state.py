@@ -24,13 +24,9 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import Start, build, packed
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, ungrouped
-from timerheap.spark._processors.declared import DeclaredState, FrameSettings
-from timerheap.spark._processors.processor_handle import ProcessorHandle
-from timerheap.spark._processors.processor_partition import (
-    ProcessorWork,
-    initial_query,
-)
-from timerheap.spark._processors.value_list_map_states import Scope
+from timerheap.spark._processors.processor_partition import ProcessorWork, initial_query
+from timerheap.spark._processors.processor_records import FrameSettings
+from timerheap.spark._processors.processor_states import DeclaredState, ProcessorHandle, Scope
 from timerheap.spark._query import Query, TimeMode
 from timerheap.spark._settings import (
     NO_LIMIT,

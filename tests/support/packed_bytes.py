@@ -12,8 +12,7 @@ import pyarrow as pa
 from timerheap._native._core import xxh64
 from timerheap.spark._columns import AHEAD, CHANNEL, INPUT, KEPT
 from timerheap.spark._exchange.packer import Broadcaster, Packer
-from timerheap.spark._windows.local_stage import LocalStage
-from timerheap.spark._windows.partial_columns import WindowSpec
+from timerheap.spark._windows.partial_aggregates import LocalStage, WindowSpec
 from timerheap.tvf import TumblingSliceAssigner
 from timerheap.tvf.aggregates import Max, Sum
 from timerheap.tvf.distinct import CountDistinct

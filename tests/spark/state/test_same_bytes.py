@@ -35,7 +35,7 @@ from timerheap.spark._group.timers import in_order
 from timerheap.spark._process.wrapped_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._windows.open_windows import SessionsPart, SlicesPart
-from timerheap.spark._windows.partial_columns import WindowSpec
+from timerheap.spark._windows.partial_aggregates import WindowSpec
 from timerheap.spark._worker.states import GroupRuntimeContext
 from timerheap.tvf import HoppingSliceAssigner
 from timerheap.tvf.aggregates import Max, Sum

@@ -15,8 +15,7 @@ from timerheap import AggregateFunction
 from timerheap.spark._arrow import event_millis
 from timerheap.spark._columns import HASH, SLICE_END
 from timerheap.spark._group.keys import KeyTable
-from timerheap.spark._windows.local_stage import LocalStage
-from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec, input_column
+from timerheap.spark._windows.partial_aggregates import LocalStage, PartialColumns, WindowSpec, input_column
 from timerheap.tvf.accumulators import Aggregate
 from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, Sum, Variance
 from timerheap.tvf.distinct import ApproxCountDistinct, CountDistinct

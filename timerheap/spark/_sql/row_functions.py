@@ -15,7 +15,7 @@ from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTi
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import LATE_BY, LATE_ROWS, SIDES, WINDOW
 from timerheap.spark._sql.ranking import changes, groups_of
-from timerheap.spark._windows.partial_columns import input_column
+from timerheap.spark._windows.partial_aggregates import input_column
 from timerheap.spark._windows.window_runner import WindowWork, result_column
 from timerheap.state import ValueStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END
 from timerheap.spark._group.checkpoint import OWN
 from timerheap.spark._group.memory import PROCESS, Block, Memory
 from timerheap.spark._group.tables import latest_versions, with_version
-from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec
+from timerheap.spark._windows.partial_aggregates import PartialColumns, WindowSpec
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf.partials import Partials
 from timerheap.tvf.session import SessionWindowAggregate
@@ -82,23 +81,6 @@ class BatchLog:
 
     def head(self) -> list[tuple[int, int]]:
         return [(block.at, size) for block, size in self._blocks]
-
-
-@dataclass(frozen=True)
-class OpenWindows:
-    """What a query's key groups have for its windows; see `timerheap.spark._group.key_group.OwnLayout`."""
-
-    spec: WindowSpec
-
-    @property
-    def name(self) -> str:
-        """Describe the windows and their aggregates."""
-        return self.spec.name
-
-    def part(self, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> WindowsPart:
-        """Return the windows of one key group."""
-        sliced = isinstance(self.spec.assigner, SliceAssigner)
-        return (SlicesPart if sliced else SessionsPart)(self.spec, memory, head)
 
 
 class WindowsPart(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,15 @@ from timerheap.spark._arrow import KeyedRows, narrow_column
 from timerheap.spark._columns import EARLY, KEY_HASH, shown_name
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._query import Query
-from timerheap.spark._windows.open_windows import WindowsPart
-from timerheap.spark._windows.partial_columns import WindowSpec, input_column
+from timerheap.spark._windows.open_windows import SessionsPart, SlicesPart, WindowsPart
+from timerheap.spark._windows.partial_aggregates import WindowSpec, input_column
 from timerheap.spark._worker.output import ResultBuffer, column_of
 from timerheap.spark._worker.partition import KeyedWork
 from timerheap.spark._worker.work import RowsAhead, Runner
 from timerheap.timer import MAX_WATERMARK
+from timerheap.tvf.slices import SliceAssigner
 from timerheap.tvf.window_aggregate import GlobalWindowAggregate, WindowResults
 
 WINDOW_BOUND = "timerheap.window_bound"
@@ -33,7 +36,7 @@ _WINDOWS_AT_ONCE = 4096  # of a key; more would only take memory
 
 @dataclass(frozen=True)
 class WindowWork(KeyedWork):
-    """Windows to aggregate."""
+    """Windows to aggregate; also the layout of what key groups have for them, an `OwnLayout`."""
 
     spec: WindowSpec
     keys: list[str]  # of the result
@@ -46,6 +49,16 @@ class WindowWork(KeyedWork):
     def runner(self, query: Query, placement: Placement) -> Runner:
         """Return what runs the windows."""
         return WindowRunner(self, query)
+
+    @property
+    def name(self) -> str:
+        """Describe the windows and their aggregates."""
+        return self.spec.name
+
+    def part(self, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> WindowsPart:
+        """Return the windows of one key group."""
+        sliced = isinstance(self.spec.assigner, SliceAssigner)
+        return (SlicesPart if sliced else SessionsPart)(self.spec, memory, head)
 
 
 class WindowRunner(Runner):

@@ -42,9 +42,7 @@ from timerheap.spark._plan.build import build, kept_only, marked, planned
 from timerheap.spark._plan.inputs import EventTime, Input, query_of
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns
 from timerheap.spark._query import Late, TimeColumn
-from timerheap.spark._windows.local_stage import LocalStage
-from timerheap.spark._windows.open_windows import OpenWindows
-from timerheap.spark._windows.partial_columns import PartialColumns, WindowSpec
+from timerheap.spark._windows.partial_aggregates import LocalStage, PartialColumns, WindowSpec
 from timerheap.spark._windows.spark_aggregates import ResolvedAggregate, UserAggregate, resolve_aggregate
 from timerheap.spark._windows.window_runner import WindowWork
 from timerheap.tvf.slices import (
@@ -120,8 +118,9 @@ class WindowPlan:
         used = [*keys, *([] if time is None else [time]), *late_columns, *self.dtypes]
         used = list(dict.fromkeys(used))
         rows = rows.select(*map(quoted, [*used, *marks]))
+        work = self.work()
         query = query_of(
-            self.work(),
+            work,
             self._result(),
             source,
             order="arrival",
@@ -133,23 +132,21 @@ class WindowPlan:
             late_row=StructType([source.df.schema[name] for name in late_columns]),
             late_columns=tuple(late_columns),
             key_names=[shown_name(name) for name in self.keys],
-            **self._stages(keys),
+            times=() if time is None else (TimeColumn("time", time, "df"),),
+            own=work,
+            **self._local_stage(keys, work.spec),
         )
         result = build(query, rows, each_batch=source.each_batch)
         shown = list(map(shown_name, result.columns))
         return result if shown == result.columns else result.toDF(*shown)
 
-    def _stages(self, keys: list[str]) -> dict[str, Any]:
-        """Return what the pack stage makes of rows and what key groups have, as fields of a `Query`."""
-        time, spec = self.source.event_time, self._spec()
-        found: dict[str, Any] = {"own": OpenWindows(spec)}
-        if time is not None:
-            found["times"] = (TimeColumn("time", time, "df"),)
-        if time is not None and not self._needs_rows:
-            _, *slices = PartialColumns(spec).schema  # whose ids each key group assigns itself
-            found["reduce"] = LocalStage(spec, keys, time, self.dtypes)
-            found["reduced"] = pa.schema(slices)
-        return found
+    def _local_stage(self, keys: list[str], spec: WindowSpec) -> dict[str, Any]:
+        """Return what the pack stage makes of rows, as fields of a `Query`."""
+        time = self.source.event_time
+        if time is None or self._needs_rows:
+            return {}
+        _, *slices = PartialColumns(spec).schema  # whose ids each key group assigns itself
+        return {"reduce": LocalStage(spec, keys, time, self.dtypes), "reduced": pa.schema(slices)}
 
     def _with_times(self) -> DataFrame:
         """Return the rows that meet the condition of the source, and those that have a time to observe."""

@@ -34,7 +34,7 @@ from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._group.watermark import WatermarkState
-from timerheap.spark._process.wrapped_runners import work_of
+from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.output import ResultBuffer

@@ -27,7 +27,7 @@ from timerheap import (
 from timerheap._states import ExpiringValue, ExpiryClock
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark._group.growing_state import GrowingState
-from timerheap.spark._process.wrapped_runners import work_of
+from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.testing import PendingTimer, ProcessTester
 

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from timerheap import KeyedProcessFunction, WatermarkStrategy
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._process.wrapped_runners import work_of
+from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._worker.work import Runner
 

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ByteType, LongType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from timerheap._values import ArrowTypes, Misfit
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.hashing import spark_xxhash64
 from timerheap.spark._arrow import KeyedRows, event_millis, narrow_column
-from timerheap.spark._columns import INPUT, KEY, SIDES, TIME, computed_name
+from timerheap.spark._columns import INPUT, SIDES, TIME
 from timerheap.spark._compat import to_rows
 from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.growing_state import UserState
@@ -26,7 +26,8 @@ from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
 from timerheap.spark._plan.build import NULL_MARK
 from timerheap.spark._plan.inputs import Input, query_of
 from timerheap.spark._plan.named_columns import Columns, strategy_of
-from timerheap.spark._process.wrapped_runners import work_of
+from timerheap.spark._process.function_runners import work_of
+from timerheap.spark._process.process import columns_of_two
 from timerheap.spark._query import NullTime, Query, nullable_arrow_schema
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.spark._worker.output import column_of
@@ -359,31 +360,8 @@ class Inputs:
     def query(self, function: Function, result: StructType, **options: Any) -> Query:
         """Return the query that runs a function on the inputs; `options` are those of `query_of`."""
         checked = [replace(each, strategy=_SILENT, channel=None) for each in self._checked]
-        left, work = checked[0], work_of(function)
-        if not isinstance(function, KeyedCoProcessFunction):
-            return query_of(work, result, left, rows=left.df.schema, **options)
-        types = left.df.schema
-        fields = [StructField(f"{KEY}{number}", types[name].dataType) for number, name in enumerate(left.key)]
-        keys = [field.name for field in fields]
-        ties = tuple(computed_name(number, name) for number, name in enumerate(left.ties))
-        timed = left.event_time is not None
-        fields += [StructField(TIME, types[name].dataType) for name in (left.event_time,) if name is not None]
-        fields += [StructField(name, types[tie].dataType) for name, tie in zip(ties, left.ties, strict=True)]
-        fields.append(StructField(INPUT, ByteType()))
-        fields += [StructField(side, each.rows) for side, each in zip(SIDES, checked, strict=True)]
-        late = [StructField(name, each.rows) for name, each in zip(("left", "right"), checked, strict=True)]
-        return query_of(
-            work,
-            result,
-            *checked,
-            key=keys,
-            rows=StructType(fields),
-            event_time=TIME if timed else None,
-            ties=ties,
-            late_row=StructType(late),
-            late_columns=SIDES,
-            **options,
-        )
+        columns = columns_of_two(*checked) if len(checked) == 2 else {}
+        return query_of(work_of(function), result, *checked, **columns, **options)
 
     def hashed(self, number: int, rows: object, query: Query) -> KeyedRows:
         """Return the rows of an input as they reach a key group of the query.

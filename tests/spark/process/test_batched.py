@@ -22,7 +22,7 @@ from timerheap import (
 )
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._process.wrapped_runners import work_of
+from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._worker import row_runner
 from timerheap.spark._worker.batch_runner import BatchRunner

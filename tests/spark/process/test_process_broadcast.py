@@ -28,7 +28,7 @@ from timerheap.spark import process_broadcast
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.split import restore, split
-from timerheap.spark._process.wrapped_runners import _ID
+from timerheap.spark._process.function_runners import _ID
 from timerheap.spark._query import nullable_arrow_schema
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import run_key_group

@@ -32,7 +32,7 @@ from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.growing_state import MapTable
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import in_order
-from timerheap.spark._process.wrapped_runners import work_of
+from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._windows.open_windows import SessionsPart, SlicesPart
 from timerheap.spark._windows.partial_aggregates import WindowSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ByteType, StructField, StructType
 
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
@@ -28,7 +28,7 @@ from timerheap.spark._plan.build import build, marked
 from timerheap.spark._plan.inputs import EventTime, Input, RightInput, query_of
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, assigns_time, ungrouped
 from timerheap.spark._plan.outputs import side_tags
-from timerheap.spark._process.wrapped_runners import work_of
+from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._state.checkpoint_reader import CheckpointState
 from timerheap.spark._state.initial_state import InitialState
@@ -296,11 +296,8 @@ def process_two(
         prefix="right.",
     )
     one.expect_to_match(two)
-    timed = one.event_time is not None
-    keys = [f"{KEY}{number}" for number in range(len(one.key))]
-    ties = tuple(computed_name(number, shown_name(name)) for number, name in enumerate(one.ties))
-    both = _tagged(0, one, two, keys, ties).unionAll(_tagged(1, two, one, keys, ties))
-    columns = [*keys, *([TIME] if timed else []), *ties, INPUT, *SIDES]
+    columns = columns_of_two(one, two)
+    both = _tagged(0, one, two, columns["rows"]).unionAll(_tagged(1, two, one, columns["rows"]))
     query = query_of(
         work_of(function),
         parsed_schema(output_schema),
@@ -310,33 +307,43 @@ def process_two(
         late=late,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
-        key=keys,
-        rows=StructType([both.schema[name] for name in columns]),
-        event_time=TIME if timed else None,
-        times=(one.time_column(), two.time_column()) if timed else (),
-        ties=ties,
-        late_row=StructType([StructField("left", one.rows), StructField("right", two.rows)]),
-        late_columns=SIDES,
+        **columns,
         **changed_states(state_changes),
         side_outputs=side_tags(side_outputs, function),
     )
     return build(query, both, start=start_of(initial_state, both))
 
 
-def _tagged(number: int, side: Input, other: Input, keys: Sequence[str], ties: Sequence[str]) -> DataFrame:
-    """Return the rows of a side in the columns of both: key, event time, ties, input, and two structs.
+def columns_of_two(one: Input, two: Input) -> dict[str, Any]:
+    """Return the columns that rows of both inputs have, as fields of a `Query`.
 
-    The struct of the other side is null.
+    The rows have the key, the event time, the ties, the number of their input, and a struct for each input.
     """
+    times = [one.event_time] if one.event_time is not None else []
+    keys = [f"{KEY}{number}" for number in range(len(one.key))]
+    ties = tuple(computed_name(number, shown_name(name)) for number, name in enumerate(one.ties))
+    types = [one.df.schema[name].dataType for name in (*one.key, *times, *one.ties)]
+    names = [*keys, *([TIME] if times else []), *ties, INPUT, *SIDES]
+    fields = map(StructField, names, [*types, ByteType(), one.rows, two.rows])
+    return {
+        "key": keys,
+        "rows": StructType(list(fields)),
+        "event_time": TIME if times else None,
+        "times": (one.time_column(), two.time_column()) if times else (),
+        "ties": ties,
+        "late_row": StructType([StructField("left", one.rows), StructField("right", two.rows)]),
+        "late_columns": SIDES,
+    }
+
+
+def _tagged(number: int, side: Input, other: Input, rows: StructType) -> DataFrame:
+    """Return the rows of a side in the columns `rows` of both; the struct of the other side is null."""
     marks = marked(side, other)
-    columns = [quoted(own).alias(name) for own, name in zip(side.key, keys, strict=True)]
-    if side.event_time is not None:
-        columns.append(quoted(side.event_time).alias(TIME))
-    columns += [quoted(own).alias(name) for own, name in zip(side.ties, ties, strict=True)]
-    columns.append(F.lit(number).cast("tinyint").alias(INPUT))
+    times = [] if side.event_time is None else [side.event_time]
     row, none = F.struct(*map(quoted, side.rows.names)), F.lit(None).cast(other.rows)
-    for name, content in zip(SIDES, (none, row) if number else (row, none), strict=True):
-        columns.append(content.alias(name))
+    structs = (none, row) if number else (row, none)
+    own = [*map(quoted, (*side.key, *times, *side.ties)), F.lit(number).cast("tinyint"), *structs]
+    columns = [column.alias(name) for column, name in zip(own, rows.names, strict=True)]
     return marks.select(*columns, *(quoted(name) for name in marks.columns[len(side.df.columns) :]))
 
 

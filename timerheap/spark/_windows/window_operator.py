@@ -175,7 +175,7 @@ def window_operator(
     from timerheap.spark._plan.inputs import Input, query_of
     from timerheap.spark._plan.named_columns import Columns, ungrouped
     from timerheap.spark._plan.outputs import side_tags
-    from timerheap.spark._process.wrapped_runners import work_of
+    from timerheap.spark._process.function_runners import work_of
 
     rows, grouping = ungrouped("df", df, "key", key)
     if assigner is None or function is None:

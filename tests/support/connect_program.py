@@ -182,7 +182,6 @@ def start(work: Path) -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.codegen.wholeStage", False)  # few rows; see local_spark.py
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.sql.lightweightPlanChangeValidation", False)
         .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         .getOrCreate()

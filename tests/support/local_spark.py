@@ -57,7 +57,6 @@ def start_spark(
         # Few rows, and each query has code of its own to compile.
         .config("spark.sql.codegen.wholeStage", False)
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.sql.lightweightPlanChangeValidation", False)  # Spark's rules are not what is tested
         .config("spark.sql.shuffle.partitions", 2)  # each costs a Python worker in every micro-batch
         .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .config("spark.sql.streaming.numRecentProgressUpdates", 1000)
@@ -109,6 +108,9 @@ def forget_defaults(spark: SparkSession) -> None:
     """Keep none of Hadoop's 1,100 settings but the file system's: all are sent with every stage and task."""
     context: Any = spark.sparkContext
     conf, kept = context._jsc.hadoopConfiguration(), "fs.AbstractFileSystem.file.impl"
+    # Two of its parts add their settings to all configurations when they are loaded.
+    context._jvm.org.apache.hadoop.mapred.JobConf(False)
+    context._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("file", conf)
     files = conf.get(kept)
     conf.clear()
     conf.set(kept, files)

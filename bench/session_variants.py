@@ -22,8 +22,7 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap.spark._columns import PACKED, RESULTS
-from timerheap.spark._exchange.codec import rows_of
-from timerheap.spark._exchange.observations import OBSERVED
+from timerheap.spark._exchange.codec import OBSERVED, rows_of
 from timerheap.spark._exchange.packer import OBSERVATION, Packer
 from timerheap.spark._plan.progress import output_type
 from timerheap.spark._worker.output import result_frames

@@ -29,7 +29,7 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._exchange.observations import OBSERVED, merged
+from timerheap.spark._exchange.codec import OBSERVED, merged
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import RowOrder

@@ -10,7 +10,7 @@ from timerheap import KeyedProcessFunction, WatermarkStrategy
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
-from timerheap.spark._worker.work import Runner
+from timerheap.spark._worker.partition import Runner
 
 
 def query_of(function: Any, rows: StructType, result: StructType, **options: Any) -> Query:

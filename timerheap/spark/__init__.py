@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from timerheap._java import ensure_java
     from timerheap.spark._async_map import async_map
     from timerheap.spark._available_now import run_available_now, start
-    from timerheap.spark._plan.inputs import EventTime, RightInput
+    from timerheap.spark._plan.arguments import EventTime, RightInput
     from timerheap.spark._plan.outputs import late_rows, side_output, with_side_outputs
     from timerheap.spark._plan.progress import Progress, progress, with_name
     from timerheap.spark._process.process import process, process_broadcast, process_two
@@ -81,7 +81,7 @@ _HOMES = {
     "spark._windows.spark_aggregates": "udaf",
     "spark._state.checkpoint_reader": "CheckpointState read_checkpoint",
     "spark._state.initial_state": "InitialState",
-    "spark._plan.inputs": "EventTime RightInput",
+    "spark._plan.arguments": "EventTime RightInput",
     "spark._plan.outputs": "late_rows side_output with_side_outputs",
     "spark._plan.progress": "Progress progress with_name",
     "spark._process.process": "process process_broadcast process_two",

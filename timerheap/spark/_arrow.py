@@ -22,7 +22,7 @@ FITS = (1 << 31) - 1
 """A number of bytes that always fits 32-bit offsets."""
 
 EARLIER = 2
-"""What the number of an input is increased by in a row of `_exchange.observations.OBSERVED`."""
+"""What the number of an input is increased by in a row of `_exchange.codec.OBSERVED`."""
 
 _LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 

@@ -111,8 +111,7 @@ def async_map(
     ``examples/async_http.py`` calls a web server with an AsyncFunction.
     """
     # Here, since workers import this module for `Mapper`.
-    from timerheap.spark._plan.arguments import arrow_schema, data_frame, parsed_schema, sendable
-    from timerheap.spark._plan.named_columns import map_batches
+    from timerheap.spark._plan.arguments import arrow_schema, data_frame, map_batches, parsed_schema, sendable
 
     data_frame("df", df)
     arrow_schema("df", df.schema)

@@ -46,7 +46,9 @@ class TimeColumn:
 class Query:
     """One query, built on the driver and pickled to its workers."""
 
-    work: Any  # what each key group runs: a `timerheap.spark._worker.work.Work`, which is above this module
+    work: (
+        Any  # what each key group runs: a `timerheap.spark._worker.operator.Work`, which is above this module
+    )
     key: list[str]
     rows: StructType  # the type of the input rows, without the columns that timerheap adds
     result: StructType

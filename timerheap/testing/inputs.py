@@ -21,11 +21,9 @@ from timerheap.spark._arrow import KeyedRows, event_millis, narrow_column
 from timerheap.spark._columns import INPUT, SIDES, TIME
 from timerheap.spark._compat import to_rows
 from timerheap.spark._group.columns import python_values
-from timerheap.spark._group.growing_state import UserState
-from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
+from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup, UserState
+from timerheap.spark._plan.arguments import Columns, Input, query_of, strategy_of
 from timerheap.spark._plan.build import NULL_MARK
-from timerheap.spark._plan.inputs import Input, query_of
-from timerheap.spark._plan.named_columns import Columns, strategy_of
 from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._process.process import columns_of_two
 from timerheap.spark._query import NullTime, Query, nullable_arrow_schema

@@ -27,14 +27,19 @@ from timerheap.spark._compat import to_rows
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import content_order
-from timerheap.spark._plan.arguments import arrow_schema, changed_states, key_groups, sendable
-from timerheap.spark._plan.inputs import EventTime, RightInput
-from timerheap.spark._plan.named_columns import assigns_time
+from timerheap.spark._plan.arguments import (
+    EventTime,
+    RightInput,
+    arrow_schema,
+    assigns_time,
+    changed_states,
+    key_groups,
+    sendable,
+)
 from timerheap.spark._plan.outputs import side_tags, with_side_column
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
-from timerheap.spark._worker.work import Runner
+from timerheap.spark._worker.partition import Runner, run_key_group
 from timerheap.testing.inputs import (
     Function,
     GroupContents,

@@ -17,15 +17,8 @@ from memories import Arena
 
 from timerheap.spark._group import growing_state
 from timerheap.spark._group.checkpoint import pieces, read_chunk, write_chunk
-from timerheap.spark._group.growing_state import (
-    ListTable,
-    MapTable,
-    UserState,
-    attached_state,
-    head_of,
-    new_state,
-    restored_state,
-)
+from timerheap.spark._group.growing_state import ListTable, MapTable
+from timerheap.spark._group.key_group import UserState, attached_state, head_of, new_state, restored_state
 from timerheap.spark._group.tables import IdTable
 
 KEYS = st.integers(0, 3)

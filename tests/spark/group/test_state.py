@@ -35,8 +35,7 @@ from timerheap.spark._group.checkpoint import (
     Stored,
     Tiers,
 )
-from timerheap.spark._group.growing_state import new_state
-from timerheap.spark._group.key_group import KeyGroup, StoredGroup, expiry_namespace
+from timerheap.spark._group.key_group import KeyGroup, StoredGroup, expiry_namespace, new_state
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.split import contents_of, keyed, named_timers, restore, split
 from timerheap.spark._query import Query

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from timerheap import MIN_WATERMARK, WatermarkStrategy
-from timerheap.spark._exchange.observations import OBSERVED, merged
-from timerheap.spark._exchange.observations import observed as observed_rows
+from timerheap.spark._exchange.codec import OBSERVED, merged
+from timerheap.spark._exchange.codec import observed as observed_rows
 from timerheap.spark._group.watermark import WatermarkState, decode_clock, encode_clock
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, WatermarkGenerator
 

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from timerheap.spark import _freezing as garbage
+from timerheap.spark._exchange import packer
 from timerheap.spark._worker.operator import StreamingOperator, deferred
 from timerheap.spark._worker.spark_store import CHUNKS
 
@@ -67,7 +67,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Be in the first task of a worker; how many operators there are whenever it calls ``gc.freeze``."""
     found: list[int] = []
     monkeypatch.setattr(TaskContext, "get", classmethod(lambda cls: SimpleNamespace()))
-    monkeypatch.setattr(garbage, "_done", 1)
+    monkeypatch.setattr(packer, "_frozen", 1)
     monkeypatch.setattr(gc, "freeze", lambda: found.append(operators()))
     return found
 

@@ -15,7 +15,7 @@ from queries import opened, query_of
 from timerheap import BatchProcessFunction, Duration, KeyedProcessFunction, Types, ValueStateDescriptor
 from timerheap import WatermarkStrategy as Strategy
 from timerheap.spark._arrow import KeyedRows, widen
-from timerheap.spark._exchange.observations import OBSERVED
+from timerheap.spark._exchange.codec import OBSERVED
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query

@@ -23,8 +23,8 @@ from timerheap.spark import Progress, progress, side_output, with_name
 from timerheap.spark._compat import analyzed_plan
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.checkpoint import Manifest, Run, Segment, Standing
+from timerheap.spark._worker.operator import Task
 from timerheap.spark._worker.partition import TASK_METRICS, GroupwisePartition, TaskMetrics
-from timerheap.spark._worker.work import Task
 from timerheap.timer import MIN_WATERMARK
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])

@@ -10,6 +10,7 @@ whose tasks then send anything else, since other tasks may have used what the fi
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,10 +22,16 @@ from pyspark.sql.types import StructType
 
 from timerheap.spark._arrow import KeyedRows, event_millis, narrow_column
 from timerheap.spark._columns import AHEAD, CHANNEL, INPUT, KEPT, SEEN, shown_name
-from timerheap.spark._exchange.codec import blobs_of, frames_of, key_hashes, rows_of
-from timerheap.spark._exchange.observations import counted, merged, observed
+from timerheap.spark._exchange.codec import (
+    blobs_of,
+    counted,
+    frames_of,
+    key_hashes,
+    merged,
+    observed,
+    rows_of,
+)
 from timerheap.spark._exchange.placement import Placement, labels_of
-from timerheap.spark._freezing import freeze_modules
 from timerheap.spark._query import NullTime, Query, TimeColumn, nullable_arrow_schema
 
 BROADCAST = -(1 << 62)
@@ -36,6 +43,7 @@ OBSERVATION = -1
 _SCHEMA = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
 _ROWS = 1 << 19
 _BYTES = 64 << 20
+_frozen = 0  # 1: by a task that packs rows; 2: by an operator, which imports more
 
 
 class Reducer(Protocol):
@@ -234,3 +242,28 @@ def by_key_group(parts: list[Part]) -> dict[int, KeyedRows]:
             found.setdefault(key_group, []).append(part.rows.slice(start, start + count))
             start += count
     return {key_group: KeyedRows.concatenated(slices) for key_group, slices in found.items()}
+
+
+def freeze_modules(load: Callable[[], object] | None = None) -> None:
+    """Exempt the modules of the worker from garbage collection; call it before a task makes its objects.
+
+    Spark collects garbage after each task. With pandas and PyArrow imported, a collection visits 90,000
+    objects, and takes several times as long as a task of few rows. The objects of modules live as long as the
+    worker anyway. Only the first task of a worker does this, and the first with an operator, since later ones
+    find live state as well.
+
+    `load` imports the modules of an operator. What it returns is dropped before: a user's function that is
+    exempt and refers to itself would live as long as the worker, with all that it has made.
+    """
+    global _frozen
+    level = 1 if load is None else 2
+    if _frozen < level and TaskContext.get() is not None:
+        if load is not None:
+            gc.disable()  # so that all it makes is in the youngest generation, which is quickly searched
+            try:
+                load()
+            finally:
+                gc.enable()
+            gc.collect(0)
+        gc.freeze()
+        _frozen = level

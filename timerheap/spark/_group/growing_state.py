@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -18,7 +17,7 @@ from timerheap._values import KeyCodec
 from timerheap.spark._arrow import wide, wide_rows, widen
 from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.tables import IdTable, StateTable
+from timerheap.spark._group.tables import IdTable
 
 Compact = Callable[[pa.Array, np.ndarray], pa.Array]
 """Removes what later entries of the same row supersede, given rows and which of them are whole contents."""
@@ -670,36 +669,3 @@ class MapTable(GrowingState[dict[Any, Any]]):
         replaces = np.array([c.replaces for c in pending.values()])
         rows = rows_of(entries, lengths, self._row_type(self.type))
         return Edits(np.fromiter(pending, np.int64, len(pending)), replaces, rows)
-
-
-UserState = StateTable | ListTable | MapTable
-
-_TABLES: dict[str, type[UserState]] = {table.shape: table for table in (StateTable, ListTable, MapTable)}
-
-
-def new_state(kind: int, name: str, shape: str, type_: pa.DataType, memory: Memory = PROCESS) -> UserState:
-    """Return an empty state; see `StateTable` and `GrowingState`."""
-    return _TABLES[shape](kind, name, type_, memory)
-
-
-def restored_state(kind: int, name: str, schema: pa.Schema, memory: Memory = PROCESS) -> UserState:
-    """Return an empty state for chunks of this schema; raise a ValueError if no state has it."""
-    table = _TABLES.get(schema.names[-1])
-    if table is not None:
-        state = table.restored(kind, name, schema, memory)
-        if state.schema == schema:
-            return state
-    raise ValueError(f"a chunk of state {name!r} has the columns {schema}")
-
-
-def head_of(state: UserState) -> list[Any]:
-    """Return the JSON values that `attached_state` needs."""
-    schema = pa.schema([(state.name, state.type)]).serialize().to_pybytes()
-    return [state.kind, state.shape, base64.b64encode(schema).decode(), state.head()]
-
-
-def attached_state(memory: Memory, head: list[Any]) -> UserState:
-    """Return the state that `head` describes; O(1)."""
-    kind, shape, schema, head = head
-    (field,) = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema)))
-    return _TABLES[shape](kind, field.name, field.type, memory, head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -29,13 +30,17 @@ from timerheap.spark._group.checkpoint import (
     Stored,
     described,
 )
-from timerheap.spark._group.growing_state import UserState, attached_state, head_of, new_state, restored_state
+from timerheap.spark._group.growing_state import ListTable, MapTable
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.row_buffer import RowBuffer, RowOrder
+from timerheap.spark._group.tables import StateTable
 from timerheap.spark._group.timers import JournalledTimers, TimerNames
 from timerheap.timer import MIN_WATERMARK
 
+UserState = StateTable | ListTable | MapTable
+
+_TABLES: dict[str, type[UserState]] = {table.shape: table for table in (StateTable, ListTable, MapTable)}
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
 _PARTS = ("keys", "event", "processing", "rows", "own")
@@ -459,3 +464,31 @@ class StoredOwn:
 
     def reserve(self, times: float) -> None:
         """Do nothing: chunks are kept as they are."""
+
+
+def new_state(kind: int, name: str, shape: str, type_: pa.DataType, memory: Memory = PROCESS) -> UserState:
+    """Return an empty state; see `StateTable` and `GrowingState`."""
+    return _TABLES[shape](kind, name, type_, memory)
+
+
+def restored_state(kind: int, name: str, schema: pa.Schema, memory: Memory = PROCESS) -> UserState:
+    """Return an empty state for chunks of this schema; raise a ValueError if no state has it."""
+    table = _TABLES.get(schema.names[-1])
+    if table is not None:
+        state = table.restored(kind, name, schema, memory)
+        if state.schema == schema:
+            return state
+    raise ValueError(f"a chunk of state {name!r} has the columns {schema}")
+
+
+def head_of(state: UserState) -> list[Any]:
+    """Return the JSON values that `attached_state` needs."""
+    schema = pa.schema([(state.name, state.type)]).serialize().to_pybytes()
+    return [state.kind, state.shape, base64.b64encode(schema).decode(), state.head()]
+
+
+def attached_state(memory: Memory, head: list[Any]) -> UserState:
+    """Return the state that `head` describes; O(1)."""
+    kind, shape, schema, head = head
+    (field,) = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema)))
+    return _TABLES[shape](kind, field.name, field.type, memory, head)

@@ -17,8 +17,7 @@ from timerheap.spark._group.checkpoint import (
     CheckpointedPart,
     pieces,
 )
-from timerheap.spark._group.growing_state import UserState, restored_state
-from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
+from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup, UserState, restored_state
 
 _CONTENTS = pa.schema([("kind", pa.int16()), ("name", pa.string()), ("rows", pa.large_binary())])
 _TIMERS = (EVENT_TIMERS, PROCESSING_TIMERS)

@@ -1,13 +1,15 @@
-"""Checks users' arguments before a query starts; each error names the argument."""
+"""What users say of a query: its columns, found, and its inputs, checked; each error names the argument."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
 from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.cloudpickle import dumps
-from pyspark.errors import ParseException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -17,21 +19,31 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
     VariantType,
 )
 
+from timerheap._arguments import not_negative
 from timerheap._values import expect_shallow
-from timerheap.spark._columns import HIDDEN, TIME, shown_name
-from timerheap.spark._compat import to_arrow_schema
+from timerheap.spark._columns import HIDDEN, TIME, computed_name, shown_name
+from timerheap.spark._compat import grouping_of, to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
 from timerheap.spark._group.key_group import BROADCAST_STATE
 from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._query import Late, NullTime, TimeMode
-from timerheap.watermarks import NoWatermarks, WatermarkStrategy
+from timerheap.spark._query import Late, NullTime, Query, TimeColumn, TimeMode
+from timerheap.spark._worker.row_runner import AssignedTimes
+from timerheap.watermarks import NoWatermarks, TimestampAssigner, WatermarkStrategy
 from timerheap.watermarks.generators import changes
+
+ColumnOrName = str | Column
+
+_DELAY = "spark.watermarkDelayMs"  # in the metadata of the column that withWatermark() has named
+
+Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Called once for each partition, with its record batches."""
 
 
 def data_frame(argument: str, df: object) -> DataFrame:
@@ -332,3 +344,364 @@ def arrow_schema(argument: str, type_: object) -> pa.Schema:
     for field in schema:
         expect_shallow(field.type, f"{argument}: column {field.name!r}")
     return schema
+
+
+class Columns:
+    """The columns of a DataFrame that arguments name.
+
+    An argument that is an expression becomes a computed column, at the end of the rows, which functions do
+    not see; see `timerheap.spark._columns`.
+
+    argument: what the user calls the DataFrame
+    df: with the computed columns so far
+    """
+
+    def __init__(self, argument: str, df: object) -> None:
+        self.argument = argument
+        self.df = self._source = data_frame(argument, df)
+
+    def one(self, argument: str, column: Any) -> Any:
+        """Return the name of a column if `column` is a Column, else `column` itself.
+
+        A text that is no name of a column is read as in ``F.col``, if it has parts or backticks. Raises
+        ValueError if Spark cannot compute the column from a row of the DataFrame.
+        """
+        if isinstance(column, str) and column not in self._source.columns and set(column) & {".", "`"}:
+            column = F.col(column)
+        if not isinstance(column, Column):
+            return column
+        try:
+            selected = self._source.select(column)
+            if len(selected.columns) != 1:
+                raise ValueError(f"it stands for {len(selected.columns)} columns")
+            name = selected.columns[0]
+            for known in self._source.columns:
+                if known.lower() == name.lower() and selected.sameSemantics(
+                    self._source.select(quoted(known))
+                ):
+                    return known
+            added = computed_name(len(self.df.columns), name)
+            df = self.df.select("*", column.alias(added))
+            named_column(df, argument, added)  # fails here if Spark cannot compute it row by row
+        except (AnalysisException, ValueError) as e:
+            raise ValueError(
+                f"{argument} must be a column that each row of {self.argument} has, got {column!r}: {e}"
+            ) from None
+        self.df = df
+        return added
+
+    def many(self, argument: str, columns: Any) -> Any:
+        """Return the names of one or more columns, as `one` does for each."""
+        if isinstance(columns, (str, Column)):
+            return [self.one(argument, columns)]
+        if isinstance(columns, Sequence):
+            return [self.one(argument, column) for column in columns]
+        return columns
+
+    def timed(
+        self, prefix: str, argument: str, event_time: Any, watermark: Any, *, by_default: bool = True
+    ) -> tuple[Any, Any]:
+        """Return the event-time column, whose name is None if there is none, and the watermark strategy.
+
+        `by_default`, they are what ``withWatermark`` sets. A timestamp assigner adds its column to `df`, so
+        that no other column can be computed afterwards. Errors call the arguments `prefix` + `argument` and
+        `prefix` + ``watermark``.
+        """
+        if by_default and event_time is None and assigns_time(watermark):
+            self.df = self.with_assigned_time(watermark.timestamp_assigner)
+            return TIME, watermark
+        if by_default or event_time is not None:
+            event_time = self.event_time(prefix + argument, event_time)
+        return event_time, self.watermark(prefix + "watermark", watermark, event_time)
+
+    def with_assigned_time(self, assigner: TimestampAssigner) -> DataFrame:
+        """Return the rows with the event time that an assigner computes, in the column `TIME`."""
+        fields = [StructField(field.name, field.dataType) for field in self.df.schema]
+        timed = StructType([*fields, StructField(TIME, LongType())])
+        return map_batches(self.df, AssignedTimes(assigner, self.df.schema), timed)
+
+    def event_time(self, argument: str, column: Any) -> Any:
+        """Return the name of the event-time column, by default of the one that ``withWatermark`` names.
+
+        Spark forgets ``withWatermark`` on a batch DataFrame.
+        """
+        if column is not None:
+            return self.one(argument, column)
+        marked = [
+            field.name
+            for field in self._source.schema
+            if _DELAY in field.metadata and isinstance(field.dataType, (TimestampType, TimestampNTZType))
+        ]
+        if len(marked) > 1:
+            raise ValueError(
+                f"{argument} must name the event-time column, got None, and {self.argument} has a "
+                f"withWatermark() on {marked}; pass one of them"
+            )
+        return marked[0] if marked else None
+
+    def watermark(self, argument: str, watermark: Any, event_time: Any) -> Any:
+        """Return the strategy of a delay, by default of the delay in ``withWatermark`` on this column."""
+        if watermark is None and event_time in self.df.columns:
+            delay = spark_delay(self.df, event_time)
+            return None if delay is None else WatermarkStrategy.for_bounded_out_of_orderness(delay)
+        return strategy_of(argument, watermark)
+
+
+def strategy_of(argument: str, watermark: Any) -> Any:
+    """Return the strategy of a delay; other values as they are."""
+    if isinstance(watermark, (str, timedelta)) or (
+        type(watermark) is not bool and hasattr(watermark, "__index__")
+    ):
+        return WatermarkStrategy.for_bounded_out_of_orderness(not_negative(argument, watermark))
+    return watermark
+
+
+def spark_delay(df: DataFrame, name: str) -> int | None:
+    """Return the delay in ms that ``withWatermark`` has set for a column of a stream, None if it has not."""
+    delay: int | None = df.schema[name].metadata.get(_DELAY)
+    return delay
+
+
+def ungrouped(argument: str, df: Any, key_argument: str, key: Any) -> tuple[Any, Any]:
+    """Return the DataFrame and the key columns of ``df.groupBy(...)``; other arguments as they are."""
+    grouping = grouping_of(df)
+    if grouping is None:
+        return df, key
+    rows, kind, columns = grouping
+    if kind != "groupby":
+        raise ValueError(f"{argument} must be grouped by groupBy(), got a {kind}() of it")
+    if key is not None:
+        raise TypeError(
+            f"{key_argument} must be left out if {argument} is grouped, which names the key columns, got "
+            f"{key!r}; pass the other arguments by name"
+        )
+    if not columns:
+        raise ValueError(f"{argument} must be grouped by one or more columns, got {argument}.groupBy()")
+    return rows, columns
+
+
+def assigns_time(watermark: object) -> bool:
+    """Return whether a strategy has a timestamp assigner."""
+    return isinstance(watermark, WatermarkStrategy) and watermark.timestamp_assigner is not None
+
+
+def map_batches(df: DataFrame, stage: Stage, result: StructType | str) -> DataFrame:
+    """Return what a stage makes of the rows of `df`, whose columns may have any names.
+
+    ``mapInArrow`` takes no dots in the names of its input, so Spark passes numbered columns.
+    """
+    names = df.columns
+    numbered = df.toDF(*(f"c{i}" for i in range(len(names))))
+    return numbered.mapInArrow(
+        lambda batches: stage(batch.rename_columns(names) for batch in batches), result
+    )
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """The event time of an input, with what depends on it.
+
+    Where an argument takes this, a column alone is the same as ``EventTime(column)``.
+
+    Parameters
+    ----------
+    column : str or Column, optional
+        A timestamp (cut to ms), or a bigint of epoch ms. By default, the column of a stream that Spark's
+        ``withWatermark`` names.
+    channel : str or Column, optional
+        Column of an atomic type without nulls whose values have a watermark each: Kafka's partition, a
+        device, an airport. Event time is the lowest of them (Flink's StatusWatermarkValve), so a channel that
+        lags behind the others loses no row. A new value counts once it has caught up with the watermark.
+        Meant for up to some 10,000 values, since every task keeps all of them.
+    tie_break : str, Column, or list of them, optional
+        Columns or expressions that order the rows of one key and timestamp, such as a sequence number or
+        Kafka's ``["partition", "offset"]``; null comes last. By default, and where they are equal, rows are
+        in the order of all of their columns, from the first to the last: "cancelled" before "created". Only
+        with ``order="event_time"``.
+    null : {"error", "drop"}, default "error"
+        What becomes of rows whose event time is null. "drop": they are dropped, and the metric
+        ``null_time_rows`` counts them.
+
+    Examples
+    --------
+    ::
+
+        timerheap.spark.process(
+            readings, "sensor", Silent(), "sensor string, at timestamp",
+            event_time=EventTime("at", channel="partition", null="drop"), watermark="5 seconds")
+    """
+
+    column: ColumnOrName | None = None
+    _: KW_ONLY
+    channel: ColumnOrName | None = None
+    tie_break: ColumnOrName | Sequence[ColumnOrName] | None = None
+    null: str = "error"
+
+    @classmethod
+    def of(cls, given: Any) -> EventTime:
+        """Return what an argument says."""
+        return given if isinstance(given, EventTime) else cls(given)
+
+
+@dataclass(frozen=True)
+class RightInput:
+    """The right of two inputs, where it differs from the left in more than its rows.
+
+    Parameters
+    ----------
+    rows : pyspark.sql.DataFrame or pyspark.sql.GroupedData
+        For a `timerheap.testing.ProcessTester`, the schema of the rows.
+    key : str, Column, or list of them, optional
+        Its key columns, of the types of those of the left; by default they have the same names.
+    event_time : str, Column or EventTime, optional
+        By default that of the left, without its channel.
+    watermark : WatermarkStrategy, int, str or timedelta, optional
+        By default that of the left.
+    """
+
+    rows: Any
+    _: KW_ONLY
+    key: ColumnOrName | Sequence[ColumnOrName] | None = None
+    event_time: ColumnOrName | EventTime | None = None
+    watermark: WatermarkStrategy | int | str | timedelta | None = None
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a query, whose arguments have been checked.
+
+    df: the rows, with the columns that arguments have computed
+    rows: the type of the user's rows
+    key: empty for windows, which are grouped later
+    event_time: the event-time column
+    channel: the column whose values have a watermark each
+    ties: the columns that order rows of one key and time
+    name, prefix: errors call the input `name`, and its arguments `prefix` + their names
+    """
+
+    df: DataFrame
+    rows: StructType
+    key: list[str]
+    event_time: str | None
+    strategy: WatermarkStrategy
+    channel: str | None
+    ties: tuple[str, ...]
+    null_time: NullTime
+    name: str = "df"
+    prefix: str = ""
+
+    @classmethod
+    def checked(
+        cls,
+        columns: Columns,
+        key: Any,
+        event_time: Any,
+        watermark: Any,
+        *,
+        order: object = None,
+        late: object = None,
+        prefix: str = "",
+        of_windows: bool = False,
+    ) -> Input:
+        """Check the arguments of an input, whose columns these are.
+
+        key: None for rows that are grouped later
+        order, late: arguments that need an event time, or depend on it
+        """
+        given, rows = EventTime.of(event_time), columns.df.schema
+        arrow_schema(columns.argument, rows)
+        keys = columns.many(prefix + "key", key)
+        channel = columns.one(prefix + "channel", given.channel)
+        ties = columns.many(prefix + "tie_break", given.tie_break)
+        argument = "time" if of_windows else "event_time"
+        time, delay = columns.timed(prefix, argument, given.column, watermark, by_default=not of_windows)
+        df = columns.df
+        if not of_windows:
+            keys = key_columns(df, prefix + "key", keys)
+        nulls = null_times(prefix + "null", given.null)
+        needing = {"late": late, prefix + "channel": channel, prefix + "null": nulls == "drop" and nulls}
+        strategy = expect_event_time(df, time, delay, prefix, argument, **needing)
+        if channel is not None:
+            channel_column(df, prefix + "channel", channel)
+        ties = tie_columns(df, prefix + "tie_break", ties, row_order(order, df, time))
+        return cls(df, rows, keys or [], time, strategy, channel, ties, nulls, columns.argument, prefix)
+
+    def time_column(self) -> TimeColumn:
+        """Return what the event time is to the user."""
+        return TimeColumn(f"{self.prefix}event_time", str(self.event_time), self.name)
+
+    def expect_to_match(self, other: Input) -> None:
+        """Raise an error unless both inputs are of one kind, with keys and event times of the same types."""
+        if (self.event_time is None) != (other.event_time is None):
+            timed, untimed = (self, other) if other.event_time is None else (other, self)
+            raise ValueError(
+                f"{untimed.prefix}event_time must name the event-time column, since {timed.name} has one in "
+                f"{timed.event_time!r}, got None; pass it, with {untimed.prefix}watermark"
+            )
+        if self.df.isStreaming != other.df.isStreaming:
+            kinds = ["a stream" if side.df.isStreaming else "a batch" for side in (self, other)]
+            raise ValueError(f"{other.name} must be {kinds[0]} like {self.name}, got {kinds[1]}")
+        if self.null_time != other.null_time:
+            raise ValueError(
+                f"{other.prefix}null must be {self.null_time!r}, as of {self.name}, got {other.null_time!r}"
+            )
+        pairs = []
+        for argument, own, others in (("key", self.key, other.key), ("tie_break", self.ties, other.ties)):
+            if len(own) != len(others):
+                raise ValueError(
+                    f"{other.prefix}{argument} must have as many columns as {argument}, which is "
+                    f"{[*map(shown_name, own)]}, got {[*map(shown_name, others)]}"
+                )
+            pairs += [(argument, *names) for names in zip(own, others, strict=True)]
+        if self.event_time is not None and other.event_time is not None:
+            pairs.append(("event_time", self.event_time, other.event_time))
+        for argument, mine, theirs in pairs:
+            types = self.df.schema[mine].dataType, other.df.schema[theirs].dataType
+            if types[0] != types[1]:
+                raise ValueError(
+                    f"{other.prefix}{argument} must be of type {types[0].simpleString()} like column "
+                    f"{shown_name(mine)!r} of {self.name}, got {shown_name(theirs)!r} of type "
+                    f"{types[1].simpleString()}; cast one of them"
+                )
+
+
+def query_of(
+    work: Any,
+    result: StructType,
+    *inputs: Input,
+    order: object = None,
+    late: object = None,
+    processing_time: bool = False,
+    max_parallelism: object = None,
+    **fields: Any,
+) -> Query:
+    """Return the query of some inputs, given what users say of it.
+
+    **fields: other fields of the `Query`, or in place of those of the first input
+    """
+    first, strategies = inputs[0], tuple(one.strategy for one in inputs)
+    rows_order = row_order(order, first.df, first.event_time, *strategies)
+    of_first: dict[str, Any] = {
+        "key": first.key,
+        "rows": first.df.schema,
+        "event_time": first.event_time,
+        "ties": first.ties,
+        "late_row": first.rows,
+        "late_columns": tuple(first.rows.names),
+        "key_names": [shown_name(name) for name in first.key],
+    }
+    known = {**of_first, **fields}
+    if late != "emit":
+        known["late_row"] = None
+    return Query(
+        work=work,
+        result=result,
+        null_time=first.null_time,
+        watermarks=strategies,
+        channels=tuple(one.channel for one in inputs),
+        order=rows_order,
+        time_mode=time_mode(first.df, processing_time, *strategies),
+        max_parallelism=key_groups(max_parallelism),
+        late=late_rows(late, rows_order),
+        **known,
+    )

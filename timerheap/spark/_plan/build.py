@@ -24,18 +24,13 @@ from timerheap.spark._compat import with_columns
 from timerheap.spark._exchange.packer import Broadcaster, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._plan.arguments import named_column, quoted
-from timerheap.spark._plan.inputs import Input
-from timerheap.spark._plan.named_columns import map_batches
+from timerheap.spark._plan.arguments import Input, map_batches, named_column, quoted
 from timerheap.spark._plan.outputs import results_of, with_side_column
-from timerheap.spark._plan.progress import observed, output_type
-from timerheap.spark._plan.run_checks import mail
+from timerheap.spark._plan.progress import mail, observed, output_type
 from timerheap.spark._query import Query, TimeColumn
 from timerheap.spark._settings import check_settings, is_encrypted
 from timerheap.spark._worker.driver_mail import Mail, Telling
-from timerheap.spark._worker.operator import BatchOperator, StreamingOperator, deferred
-from timerheap.spark._worker.rehearsal import Rehearsal
-from timerheap.spark._worker.work import Work
+from timerheap.spark._worker.operator import BatchOperator, Rehearsal, StreamingOperator, Work, deferred
 from timerheap.watermarks.strategy import NO_LIMIT
 
 _HASHED_WHEN_PACKED = (StringType, BinaryType, ByteType, ShortType, IntegerType, LongType)

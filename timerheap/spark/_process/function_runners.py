@@ -25,7 +25,7 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
 from timerheap.spark._worker.batch_runner import BatchWork
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork
+from timerheap.spark._worker.partition import KeyedWork, Runner
 from timerheap.spark._worker.row_runner import RowRunner, RowWork, row_source
 from timerheap.spark._worker.states import (
     GroupExpiryClock,
@@ -33,7 +33,6 @@ from timerheap.spark._worker.states import (
     RowFunctionContext,
     WithoutStates,
 )
-from timerheap.spark._worker.work import Runner
 from timerheap.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,

@@ -17,16 +17,22 @@ from timerheap.interval_join import IntervalJoin
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import INPUT, KEY, SIDES, TIME, computed_name, shown_name
 from timerheap.spark._plan.arguments import (
+    ColumnOrName,
+    Columns,
+    EventTime,
+    Input,
+    RightInput,
     arrow_schema,
+    assigns_time,
     changed_states,
     data_frame,
     parsed_schema,
+    query_of,
     quoted,
     sendable,
+    ungrouped,
 )
 from timerheap.spark._plan.build import build, marked
-from timerheap.spark._plan.inputs import EventTime, Input, RightInput, query_of
-from timerheap.spark._plan.named_columns import ColumnOrName, Columns, assigns_time, ungrouped
 from timerheap.spark._plan.outputs import side_tags
 from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query

@@ -23,8 +23,7 @@ from timerheap.spark._exchange.packer import Part, by_key_group, unpack, unpacke
 from timerheap.spark._exchange.placement import label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.columns import python_values, row_class
-from timerheap.spark._group.growing_state import UserState
-from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.key_group import KeyGroup, UserState
 from timerheap.spark._group.timers import JournalledTimers, KeyTimers
 from timerheap.spark._group.watermark import WatermarkState, decode_clock, late_in_spark
 from timerheap.spark._processors.processor_records import FrameRecords, FrameSettings, Records, RowRecords
@@ -32,11 +31,10 @@ from timerheap.spark._processors.processor_states import STATES, DeclaredState, 
 from timerheap.spark._processors.spark_values import UnsafeOrder, reader_of
 from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import Mail
+from timerheap.spark._worker.operator import Rehearsal, Task, TaskPartition, Work
 from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_frames
 from timerheap.spark._worker.partition import Partition
-from timerheap.spark._worker.rehearsal import Rehearsal
 from timerheap.spark._worker.states import GroupExpiryClock, KeyTimerService
-from timerheap.spark._worker.work import Task, TaskPartition, Work
 from timerheap.timer import MIN_WATERMARK
 
 

@@ -15,15 +15,17 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from timerheap.spark._compat import on_connect, refuse_connect
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import (
+    ColumnOrName,
+    Columns,
     arrow_schema,
     data_frame,
     key_columns,
     key_groups,
     parsed_schema,
     sendable,
+    ungrouped,
 )
 from timerheap.spark._plan.build import Start, build, packed
-from timerheap.spark._plan.named_columns import ColumnOrName, Columns, ungrouped
 from timerheap.spark._processors.processor_partition import ProcessorWork, initial_query
 from timerheap.spark._processors.processor_records import FrameSettings
 from timerheap.spark._processors.processor_states import DeclaredState, ProcessorHandle, Scope
@@ -37,7 +39,7 @@ from timerheap.spark._settings import (
 from timerheap.spark._state.initial_state import InitialState
 from timerheap.spark._state.starts import start_of
 from timerheap.spark._worker.driver_mail import Mail
-from timerheap.spark._worker.rehearsal import Rehearsal
+from timerheap.spark._worker.operator import Rehearsal
 
 _TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
 _SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"

@@ -40,9 +40,8 @@ from timerheap.spark._columns import (
 )
 from timerheap.spark._compat import on_connect, to_arrow_schema, with_columns
 from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._plan.arguments import key_columns, named_column, quoted, time_mode
+from timerheap.spark._plan.arguments import ColumnOrName, key_columns, named_column, quoted, time_mode
 from timerheap.spark._plan.build import build, kept_only, naive_millis
-from timerheap.spark._plan.named_columns import ColumnOrName
 from timerheap.spark._plan.outputs import outputs_of, results_of
 from timerheap.spark._query import Late, Query
 from timerheap.spark._sql.nodes import (

@@ -13,10 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from timerheap.spark._columns import KEPT, SEEN, WINDOW_COLUMNS
-from timerheap.spark._plan.arguments import arrow_schema, quoted
+from timerheap.spark._plan.arguments import (
+    ColumnOrName,
+    EventTime,
+    arrow_schema,
+    quoted,
+    spark_delay,
+    strategy_of,
+)
 from timerheap.spark._plan.build import marked
-from timerheap.spark._plan.inputs import EventTime
-from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay, strategy_of
 from timerheap.spark._sql.nodes import PROCTIME, Over, Table, Windowing
 from timerheap.spark._sql.row_functions import FlinkDelay
 from timerheap.spark._windows.window_runner import WINDOW_BOUND

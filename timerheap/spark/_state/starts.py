@@ -17,9 +17,8 @@ from timerheap.spark._compat import nullable
 from timerheap.spark._group.checkpoint import OWN, USER_STATE
 from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.watermark import InputClock, StoredClock, decode_clock, encode_clock
-from timerheap.spark._plan.arguments import quoted
+from timerheap.spark._plan.arguments import map_batches, quoted
 from timerheap.spark._plan.build import Start, hashed
-from timerheap.spark._plan.named_columns import map_batches
 from timerheap.spark._query import Query
 from timerheap.spark._state.checkpoint_reader import CheckpointState, row_columns
 from timerheap.spark._state.initial_state import InitialState
@@ -37,7 +36,7 @@ from timerheap.spark._state.state_tables import (
     Ttl,
 )
 from timerheap.spark._worker.driver_mail import Mail
-from timerheap.spark._worker.rehearsal import Rehearsal
+from timerheap.spark._worker.operator import Rehearsal
 from timerheap.spark._worker.spark_store import LEDGER
 from timerheap.timer import MIN_WATERMARK
 

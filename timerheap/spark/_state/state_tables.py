@@ -21,8 +21,8 @@ from timerheap.spark._arrow import (
 )
 from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END, TIMER, VALUE
 from timerheap.spark._exchange.codec import key_hashes
+from timerheap.spark._exchange.packer import freeze_modules
 from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
-from timerheap.spark._freezing import freeze_modules
 from timerheap.spark._group.checkpoint import (
     EVENT_EXPIRIES,
     EVENT_TIMERS,

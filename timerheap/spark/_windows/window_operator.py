@@ -39,8 +39,7 @@ from timerheap.windows.assigners import CountWindowAssigner
 from timerheap.windows.window_functions import as_window_function
 
 if TYPE_CHECKING:
-    from timerheap.spark._plan.inputs import EventTime
-    from timerheap.spark._plan.named_columns import ColumnOrName
+    from timerheap.spark._plan.arguments import ColumnOrName, EventTime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATE = OutputTag(LATE_ROWS, "null")  # the type is that of the query
@@ -170,10 +169,16 @@ def window_operator(
             watermark=WatermarkStrategy.for_bounded_out_of_orderness(5_000))
     """
     # Here, since workers import this module for `_Windows`.
-    from timerheap.spark._plan.arguments import late_rows, parsed_schema, sendable
+    from timerheap.spark._plan.arguments import (
+        Columns,
+        Input,
+        late_rows,
+        parsed_schema,
+        query_of,
+        sendable,
+        ungrouped,
+    )
     from timerheap.spark._plan.build import build, marked
-    from timerheap.spark._plan.inputs import Input, query_of
-    from timerheap.spark._plan.named_columns import Columns, ungrouped
     from timerheap.spark._plan.outputs import side_tags
     from timerheap.spark._process.function_runners import work_of
 

@@ -19,8 +19,7 @@ from timerheap.spark._query import Query
 from timerheap.spark._windows.open_windows import SessionsPart, SlicesPart, WindowsPart
 from timerheap.spark._windows.partial_aggregates import WindowSpec, input_column
 from timerheap.spark._worker.output import ResultBuffer, column_of
-from timerheap.spark._worker.partition import KeyedWork
-from timerheap.spark._worker.work import RowsAhead, Runner
+from timerheap.spark._worker.partition import KeyedWork, RowsAhead, Runner
 from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf.slices import SliceAssigner
 from timerheap.tvf.window_aggregate import GlobalWindowAggregate, WindowResults

@@ -33,14 +33,17 @@ from timerheap.spark._columns import (
 )
 from timerheap.spark._compat import to_arrow_schema, with_columns
 from timerheap.spark._plan.arguments import (
+    ColumnOrName,
+    Columns,
+    EventTime,
+    Input,
     key_columns,
     key_groups,
     late_rows,
+    query_of,
     quoted,
 )
 from timerheap.spark._plan.build import build, kept_only, marked, planned
-from timerheap.spark._plan.inputs import EventTime, Input, query_of
-from timerheap.spark._plan.named_columns import ColumnOrName, Columns
 from timerheap.spark._query import Late, TimeColumn
 from timerheap.spark._windows.partial_aggregates import LocalStage, PartialColumns, WindowSpec
 from timerheap.spark._windows.spark_aggregates import ResolvedAggregate, UserAggregate, resolve_aggregate

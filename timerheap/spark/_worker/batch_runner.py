@@ -26,17 +26,17 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.timers import JournalledTimers
 from timerheap.spark._query import Query
+from timerheap.spark._worker.operator import Rehearsal
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork
-from timerheap.spark._worker.rehearsal import Rehearsal, rehearsed
+from timerheap.spark._worker.partition import KeyedWork, RowsAhead, Runner
 from timerheap.spark._worker.states import (
     BatchGroupRuntimeContext,
     GroupExpiryClock,
     WithoutStates,
     endless,
     no_processing_time,
+    rehearsed,
 )
-from timerheap.spark._worker.work import RowsAhead, Runner
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, TimerBatch
 

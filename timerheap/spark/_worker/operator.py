@@ -1,4 +1,4 @@
-"""The stateful operator as Spark receives it, on a stream or a batch.
+"""The stateful operator as Spark receives it, on a stream or a batch, and the work that it is given.
 
 Spark starts a Python process on the driver for each start of a query, which calls only ``init()`` to hear of
 the state. To import this package there would take most of its time, and it cannot import modules that were
@@ -8,24 +8,36 @@ sent with ``addPyFile()``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import StackSummary, TracebackException
 from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
+import pyspark
 from pyspark import TaskContext
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
+import timerheap
 from timerheap.spark._compat import in_types_of_spark
 from timerheap.spark._exchange.placement import Placement, key_group_of
+from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import DRAINED, Mail
-from timerheap.spark._worker.function_errors import reported
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
+from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.spark_store import CHUNKS, SparkStore
-from timerheap.spark._worker.work import Task, TaskPartition, Work
+from timerheap.state_ttl import StateTtlConfig
+
+_NOTE = "timerheap: "
+_NOT_THE_USERS = tuple(str(Path(str(module.__file__)).parent) for module in (pyspark, timerheap))
+_COMPILED = "timerheap/_native/"  # the sources of the compiled module, which are not where it is
 
 
 def deferred(operator: StatefulProcessor) -> StatefulProcessor:
@@ -41,12 +53,12 @@ def deferred(operator: StatefulProcessor) -> StatefulProcessor:
             if TaskContext.get() is None:
                 handle.getMapState(*state)
             else:
-                from timerheap.spark._freezing import freeze_modules
+                from timerheap.spark._exchange.packer import freeze_modules
 
                 freeze_modules(lambda: loads(pickled))
                 self._operator = loads(pickled)
                 self._operator.init(handle)
-                from timerheap.spark._worker.function_errors import reported
+                from timerheap.spark._worker.operator import reported
 
                 self._reported = reported
 
@@ -152,3 +164,109 @@ class BatchOperator:
             work: Work = self._query.work
             results = work.batch(self._query, packed, initial, self._mail)
             return in_types_of_spark(results.table(), self._result_type, packed)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a micro-batch.
+
+    `run` is the run of the query, and `timer_values` are the times of the micro-batch. The sources are
+    `drained` if the run before it has read all rows that there were.
+    """
+
+    query: Query
+    placement: Placement
+    store: SparkStore
+    groups: LiveGroups
+    mail: Mail
+    run: str | None
+    timer_values: Any
+    drained: bool
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What the driver has learned of a function.
+
+    has_metrics: whether the function has metrics of its own
+    times_to_live: those of its states that have one, by name
+    keeps_expiries: whether such a value is kept with the time when it expires, else with its last access
+    """
+
+    has_metrics: bool = False
+    times_to_live: Mapping[str, StateTtlConfig] = field(default_factory=dict)
+    keeps_expiries: bool = False
+
+
+class Work(ABC):
+    """What a query runs; a feature has a class of its own, in the module of what runs it in a worker.
+
+    It is pickled with the query, so it is data.
+    """
+
+    def rehearse(
+        self, query: Query, max_parallelism: int, group: KeyGroup | None, streaming: bool
+    ) -> Rehearsal:
+        """Run on the driver what only a worker would otherwise find wrong.
+
+        group: one with the keys and states that the query starts from, None without any
+        """
+        return Rehearsal()
+
+    @abstractmethod
+    def partition(self, task: Task) -> TaskPartition:
+        """Return what runs the key groups of a partition in a micro-batch of a stream."""
+
+    @abstractmethod
+    def batch(self, query: Query, packed: pa.Table, initial: pa.Table | None, mail: Mail) -> ResultBuffer:
+        """Return the results of one partition of a batch DataFrame.
+
+        packed, initial: rows as the pack stage has sent them, those of the input and those to start with
+        """
+
+
+class TaskPartition(ABC):
+    """The key groups of one partition in one micro-batch of a stream."""
+
+    @abstractmethod
+    def run(self, partition: int, packed: list[tuple[int, bytes]]) -> Iterator[pd.DataFrame]:
+        """Process what the pack stage has sent to a partition; yield the results."""
+
+    @abstractmethod
+    def restore(self, initial: Mapping[str, Iterable[Any]]) -> None:
+        """Load what Spark passes of the state to start from."""
+
+    @abstractmethod
+    def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:
+        """Process a key group whose Spark timer for the time `fired` has fired; yield the results."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the task."""
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Raise an error of a function again: its message, what it was called for, and the user's frames alone.
+
+    Spark surrounds the text with frames and plans of its own, so that the message comes first and last in it.
+
+    An error without a frame or a note of a user's function is not changed.
+    """
+    try:
+        yield
+    except Exception as e:
+        found = TracebackException.from_exception(e)
+        found.stack = StackSummary.from_list([frame for frame in found.stack if _is_users(frame.filename)])
+        notes = found.__notes__ or []
+        where = [note.removeprefix(_NOTE) for note in notes if note.startswith(_NOTE)]
+        found.__notes__ = [note for note in notes if not note.startswith(_NOTE)]
+        if not where and not found.stack:
+            raise
+        where = where or [f"in {found.stack[0].name}"]
+        message = "".join(found.format_exception_only()).rstrip()
+        raise RuntimeError("\n".join([message, *where, "".join(found.format()).rstrip()])) from None
+
+
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((*_NOT_THE_USERS, _COMPILED))

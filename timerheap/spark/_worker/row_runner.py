@@ -28,13 +28,12 @@ from timerheap.spark._columns import HIDDEN, TIME, visible
 from timerheap.spark._compat import to_tuples
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.columns import changeable_class, column_reader, local_times
-from timerheap.spark._group.growing_state import UserState
-from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.key_group import KeyGroup, UserState
 from timerheap.spark._group.timers import KeyTimers, due_keys
 from timerheap.spark._query import Query
+from timerheap.spark._worker.operator import Rehearsal
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork
-from timerheap.spark._worker.rehearsal import Rehearsal, rehearsed
+from timerheap.spark._worker.partition import KeyedWork, RowsAhead, Runner
 from timerheap.spark._worker.states import (
     GroupRuntimeContext,
     KeyTimerService,
@@ -42,8 +41,8 @@ from timerheap.spark._worker.states import (
     RowFunctionContext,
     RowRuntimeContext,
     no_processing_time,
+    rehearsed,
 )
-from timerheap.spark._worker.work import RowsAhead, Runner
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import TimestampAssigner

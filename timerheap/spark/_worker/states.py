@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.cloudpickle import dumps, loads
 from pyspark.sql import Row
 
 from timerheap._arguments import int64
@@ -28,17 +30,24 @@ from timerheap._states import (
     ValueHandle,
 )
 from timerheap._values import ArrowCodec, ArrowTypes, is_timed
-from timerheap.functions import BatchRuntimeContext, KeyedCoProcessFunction, RuntimeContext, TimerService
+from timerheap.functions import (
+    BatchRuntimeContext,
+    Function,
+    KeyedCoProcessFunction,
+    RuntimeContext,
+    TimerService,
+)
 from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import narrow_column, wide
 from timerheap.spark._group.columns import changeable_row
-from timerheap.spark._group.growing_state import UserState
-from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
+from timerheap.spark._group.key_group import GroupLayout, KeyGroup, UserState, expiry_namespace, state_name
 from timerheap.spark._group.tables import StateTable
 from timerheap.spark._group.timers import KeyTimers
+from timerheap.spark._query import Query
+from timerheap.spark._worker.operator import Rehearsal
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.state import BatchValueState, StateDescriptor, ValueState, ValueStateDescriptor
-from timerheap.state_ttl import has_event_time
+from timerheap.state_ttl import StateTtlConfig, has_event_time
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 CONTENTS: dict[str, Callable[..., pa.DataType]] = {
@@ -360,3 +369,58 @@ def _checked_ids(given: npt.ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
     if ids.dtype != np.int64 or ids.ndim != 1:
         raise TypeError(f"ids must be an int64 array of shape (n,), got {ids.dtype} of shape {ids.shape}")
     return ids
+
+
+class _AskedStates:
+    """Stands for a key group: checks the names of the states that a function asks for, and keeps nothing."""
+
+    def __init__(self, layout: GroupLayout) -> None:
+        self._layout = layout
+
+    def state(self, name: str, shape: str, type_: pa.DataType, *, broadcast: bool = False) -> Any:
+        return SimpleNamespace(name=state_name(self._layout, name, broadcast), type=type_)
+
+
+def rehearsed(
+    function: Function,
+    context: GroupRuntimeContext,
+    query: Query,
+    group: KeyGroup | None,
+    streaming: bool,
+) -> Rehearsal:
+    """Open and close a copy of a function; see `timerheap.spark._worker.operator.Work.rehearse`.
+
+    What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
+    that says where it happened.
+    """
+    copy = cast(Function, loads(dumps(function)))  # type: ignore[no-untyped-call]
+    try:
+        copy.open(context)
+        # A real group is needed only to compare types: building one takes most of the time of a rehearsal.
+        context.bind(cast(KeyGroup, _AskedStates(query.layout)) if group is None else group)
+        _expect_clocks(query, context.times_to_live(), streaming)
+        copy.close()
+    except Exception as e:
+        e.add_note(
+            "timerheap: in open() or close() on the driver, which opens and closes a copy of the function to "
+            "check its states before the query starts. Put what only workers can reach behind "
+            "`if pyspark.TaskContext.get() is not None`."
+        )
+        raise
+    return Rehearsal(context.metrics is not None, context.times_to_live())
+
+
+def _expect_clocks(query: Query, times_to_live: Mapping[str, StateTtlConfig], streaming: bool) -> None:
+    """Raise ValueError if a state has a time to live of a clock that the query has not."""
+    for name, ttl in times_to_live.items():
+        if ttl.get_ttl_time_characteristic() is ttl.TtlTimeCharacteristic.EventTime:
+            if query.event_time is None:
+                raise ValueError(
+                    f"event_time must name the event-time column, since the time to live of state {name!r} "
+                    "is of event time, got None"
+                )
+        elif streaming and query.time_mode != "ProcessingTime":
+            raise ValueError(
+                f"processing_time must be True, since the time to live of state {name!r} is of processing "
+                "time, got False"
+            )

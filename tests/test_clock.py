@@ -1,8 +1,6 @@
 """The manual clock, and what both clocks do alike; no test depends on the speed of the machine."""
 
-import threading
 from concurrent.futures import CancelledError
-from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import pytest
 
@@ -153,22 +151,6 @@ def test_a_cancelled_callback_has_a_cancelled_future(either):
         future.result(timeout=0)
 
 
-def test_a_quiesced_service_accepts_callbacks_without_calling_them(either):
-    called = []
-    now = either.get_current_processing_time()
-    waiting = either.register_timer(now + FAR, called.append)
-    assert either.quiesce().result(timeout=LONG) is None
-    assert waiting.cancelled()
-    assert not either.is_terminated()
-    future = either.register_timer(now - 5, called.append)
-    with pytest.raises(FutureTimeoutError):
-        future.result(timeout=0.02)
-    assert not future.done()
-    assert future.cancel() is True
-    assert called == []
-    either.quiesce().result(timeout=LONG)
-
-
 def test_registering_after_shutdown_raises(either):
     waiting = either.register_timer(either.get_current_processing_time() + FAR, print)
     assert not either.is_terminated()
@@ -178,7 +160,6 @@ def test_registering_after_shutdown_raises(either):
     with pytest.raises(RuntimeError, match="shut down"):
         either.register_timer(0, print)
     either.shutdown_service()
-    either.quiesce().result(timeout=LONG)
     assert either.is_terminated()
 
 
@@ -207,25 +188,6 @@ def test_errors_name_the_argument_and_change_nothing(method, arguments, error, m
         getattr(clock, method)(*arguments)
     assert clock.get_active_timers() == []
     assert clock.get_current_processing_time() == 7
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_quiescing_waits_for_the_running_callback(system, fails):
-    running, go_on = threading.Event(), threading.Event()
-
-    def callback(timestamp):
-        running.set()
-        assert go_on.wait(LONG)
-        if fails:
-            raise KeyError(timestamp)
-
-    future = system.register_timer(0, callback)
-    assert running.wait(LONG)
-    ended = system.quiesce()
-    assert not ended.done()
-    go_on.set()
-    ended.result(timeout=LONG)
-    assert isinstance(future.exception(timeout=LONG), KeyError) is fails
 
 
 def test_a_callback_may_shut_the_service_down():

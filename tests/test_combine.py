@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.flink.valves import CombinedWatermarkStatus
-from timerheap.flink.watermark_outputs import WatermarkOutputMultiplexer
+from timerheap.flink.valves import CombinedWatermarkStatus, WatermarkOutputMultiplexer
 
 WATERMARKS = st.integers(-6, 12) | st.sampled_from([MIN_WATERMARK, MAX_WATERMARK])
 

@@ -127,23 +127,23 @@ def test_no_callback_runs_while_the_lock_is_held(system):
     assert not ran.is_set()
 
 
-def test_quiesce_waits_for_the_running_callback(system):
-    running, go_on = threading.Event(), threading.Event()
+def test_the_exit_of_a_block_waits_for_the_running_callback():
+    running, go_on, done = threading.Event(), threading.Event(), []
 
     def callback(timestamp):
         running.set()
         assert go_on.wait(LONG)
+        done.append(timestamp)
 
-    future = system.register_timer(0, callback)
-    next_one = system.register_timer(0, callback)
-    assert running.wait(LONG)
-    quiesced = system.quiesce()
-    assert next_one.cancelled()
-    assert not quiesced.done()
-    assert not future.done()
-    go_on.set()
-    quiesced.result(timeout=LONG)
-    assert future.result(timeout=LONG) is None
+    with SystemProcessingTimeService() as clock:
+        future = clock.register_timer(0, callback)
+        next_one = clock.register_timer(0, callback)
+        assert running.wait(LONG)
+        clock.shutdown_service()
+        assert next_one.cancelled()
+        assert not future.done()
+        go_on.set()
+    assert done == [0]
 
 
 def test_the_thread_ends_with_the_service():

@@ -8,8 +8,8 @@ import pytest
 from output_recorder import Recorder
 
 from timerheap.flink import ManualProcessingTimeService
+from timerheap.flink.valves import WatermarkOutputMultiplexer
 from timerheap.flink.watermark_operator import WatermarksWithIdleness
-from timerheap.flink.watermark_outputs import WatermarkOutputMultiplexer
 from timerheap.watermarks import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,

@@ -1,11 +1,7 @@
-"""Processing-time services: the current time, and callbacks at a given time.
-
-A service is alive until it is quiesced or shut down, as Flink's ``ProcessingTimeService``.
-"""
+"""Processing-time services: the current time, and callbacks at a given time."""
 
 from __future__ import annotations
 
-import enum
 import logging
 import threading
 import time
@@ -46,12 +42,6 @@ class ProcessingTimeService(Protocol):
         """Return whether the service is shut down and accepts no more callbacks."""
 
 
-class _Status(enum.Enum):
-    ALIVE = enum.auto()
-    QUIESCED = enum.auto()
-    SHUT_DOWN = enum.auto()
-
-
 class _Task(Future[None]):
     """A callback with its due time, and the future that is returned to the caller."""
 
@@ -76,7 +66,7 @@ class SchedulingService(ABC):
     """The scheduled callbacks of a service, independent of its clock."""
 
     def __init__(self) -> None:
-        self._status = _Status.ALIVE
+        self._is_terminated = False
         self._changed = threading.Condition()  # guards the fields below; never held while a callback runs
         self._heap = TimerHeap()  # rows of (due, task id)
         self._tasks: dict[int, _Task] = {}
@@ -100,7 +90,7 @@ class SchedulingService(ABC):
         -------
         concurrent.futures.Future
             Completes when the callback returns, with None, or raises, with its exception. ``cancel()``
-            cancels a callback that has not begun. If the service is quiesced, the future never completes.
+            cancels a callback that has not begun.
 
         Raises
         ------
@@ -115,46 +105,34 @@ class SchedulingService(ABC):
         cancelling a callback cost O(log n).
         """
         task = _Task(self, callback, int64("timestamp", timestamp))
-        return self._schedule(task, self._due(task.timestamp))
-
-    def quiesce(self) -> Future[None]:
-        """Stop calling callbacks: cancel the scheduled ones, and accept new ones but never call them.
-
-        A running callback finishes.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            Completes when no callback is running.
-        """
-        self._end(_Status.QUIESCED)
-        return self._quiesced()
+        due = self._due(task.timestamp)
+        with self._changed:
+            if self._is_terminated:
+                raise RuntimeError("the processing-time service is shut down")
+            self._enqueue(task, due)
+        return task
 
     def shutdown_service(self) -> None:
         """Stop calling callbacks: cancel the scheduled ones, and reject new ones.
 
         A running callback finishes.
         """
-        self._end(_Status.SHUT_DOWN)
+        with self._changed:
+            self._is_terminated = True
+            waiting = list(self._tasks.values())
+            self._tasks.clear()
+            self._heap.clear()
+            self._changed.notify_all()
+        for task in waiting:
+            task.cancel()
 
     def is_terminated(self) -> bool:
         """Return whether the service is shut down."""
-        return self._status is _Status.SHUT_DOWN
+        return self._is_terminated
 
     @abstractmethod
     def _due(self, timestamp: int) -> int:
         """Return the due time of a callback that is registered now for `timestamp`."""
-
-    @abstractmethod
-    def _quiesced(self) -> Future[None]: ...
-
-    def _schedule(self, task: _Task, due: int) -> Future[None]:
-        with self._changed:
-            if self._status is _Status.SHUT_DOWN:
-                raise RuntimeError("the processing-time service is shut down")
-            if self._status is _Status.ALIVE:
-                self._enqueue(task, due)
-        return task
 
     def _enqueue(self, task: _Task, due: int) -> None:
         self._last_id += 1
@@ -178,7 +156,7 @@ class SchedulingService(ABC):
 
     def _run(self, task: _Task) -> None:
         """Call a callback; its exception is stored in its future and also raised."""
-        if self._status is not _Status.ALIVE:
+        if self._is_terminated:
             task.cancel()
         elif task.set_running_or_notify_cancel():
             try:
@@ -187,17 +165,6 @@ class SchedulingService(ABC):
                 task.set_exception(error)
                 raise
             task.set_result(None)
-
-    def _end(self, status: _Status) -> None:
-        with self._changed:
-            if self._status is not _Status.SHUT_DOWN:
-                self._status = status
-            waiting = list(self._tasks.values())
-            self._tasks.clear()
-            self._heap.clear()
-            self._changed.notify_all()
-        for task in waiting:
-            task.cancel()
 
 
 class SystemProcessingTimeService(SchedulingService):
@@ -226,8 +193,8 @@ class SystemProcessingTimeService(SchedulingService):
     Notes
     -----
     Flink: ``SystemProcessingTimeService``, and the checkpoint lock or mailbox around its callbacks. The
-    thread starts with the first callback and ends with `quiesce` or `shutdown_service`. As a context
-    manager, the service is shut down on exit.
+    thread starts with the first callback and ends with `shutdown_service`. As a context manager, the service
+    is shut down on exit, which waits for the running callback.
 
     Examples
     --------
@@ -246,7 +213,6 @@ class SystemProcessingTimeService(SchedulingService):
         self.lock = threading.RLock()
         self._error_handler = error_handler
         self._thread: threading.Thread | None = None
-        self._ended: Future[None] = Future()
 
     def get_current_processing_time(self) -> int:
         """Return the time of the system clock, epoch milliseconds."""
@@ -262,17 +228,11 @@ class SystemProcessingTimeService(SchedulingService):
         traceback: TracebackType | None,
     ) -> None:
         self.shutdown_service()
-        if self._thread is not threading.current_thread():
-            self._quiesced().result()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
 
     def _due(self, timestamp: int) -> int:
         return max(timestamp + 1, self.get_current_processing_time())
-
-    def _quiesced(self) -> Future[None]:
-        with self._changed:
-            if self._thread is None and not self._ended.done():
-                self._ended.set_result(None)
-        return self._ended
 
     def _enqueue(self, task: _Task, due: int) -> None:
         super()._enqueue(task, due)
@@ -287,11 +247,10 @@ class SystemProcessingTimeService(SchedulingService):
                     self._run(task)
             except BaseException as error:
                 self._report(error)
-        self._ended.set_result(None)
 
     def _await_task(self) -> _Task | None:
         with self._changed:
-            while self._status is _Status.ALIVE:
+            while not self._is_terminated:
                 now = time.time_ns()
                 if (task := self._take_due(now // 1_000_000)) is not None:
                     return task
@@ -379,8 +338,3 @@ class ManualProcessingTimeService(SchedulingService):
 
     def _due(self, timestamp: int) -> int:
         return timestamp
-
-    def _quiesced(self) -> Future[None]:
-        quiesced: Future[None] = Future()
-        quiesced.set_result(None)
-        return quiesced

@@ -214,3 +214,96 @@ class CombinedWatermarkStatus:
             return False
         self.combined_watermark = combined
         return True
+
+
+class WatermarkOutputMultiplexer:
+    """Combines the watermarks of several outputs into one (Flink's ``WatermarkOutputMultiplexer``).
+
+    The watermarks of an immediate output are combined immediately, those of a deferred output at the next
+    `on_periodic_emit`. The combined watermark is the minimum of the watermarks of the active outputs or,
+    while all are idle, the maximum of all watermarks. It never decreases.
+
+    underlying_output: receives the combined watermark when it rises, and is marked idle if all outputs are
+
+    Each call costs O(log n) with n outputs, but unregistering the output with the maximum costs O(n).
+    """
+
+    def __init__(self, underlying_output: WatermarkOutput) -> None:
+        self._underlying_output = underlying_output
+        self._combined = CombinedWatermarkStatus()
+        self._partials: dict[str, int] = {}
+        self._registered = 0
+
+    def register_new_output(self, output_id: str) -> None:
+        """Register an output with a new id, which is active and has no watermark."""
+        if output_id in self._partials:
+            raise ValueError(f"output_id must be new, got {output_id!r}, which is already registered")
+        self._registered += 1  # a new number, because unregistered outputs with this id may still be in use
+        self._partials[output_id] = self._registered
+        self._combined.add(self._registered)
+
+    def unregister_output(self, output_id: str) -> bool:
+        """Unregister an output and return True, or return False if there is none with this id.
+
+        The combined watermark of the other outputs is emitted at the next `on_periodic_emit`, or when one of
+        them rises.
+        """
+        partial = self._partials.pop(output_id, None)
+        if partial is None:
+            return False
+        self._combined.remove(partial)
+        return True
+
+    def get_immediate_output(self, output_id: str) -> WatermarkOutput:
+        """Return the output whose watermarks are combined immediately."""
+        return _ImmediateOutput(self, self._partial(output_id))
+
+    def get_deferred_output(self, output_id: str) -> WatermarkOutput:
+        """Return the output whose watermarks are combined at the next `on_periodic_emit`."""
+        return _DeferredOutput(self, self._partial(output_id))
+
+    def on_periodic_emit(self) -> None:
+        """Combine the watermarks of all outputs and emit the result."""
+        if self._combined.update_combined_watermark():
+            self._underlying_output.emit_watermark(self._combined.combined_watermark)
+        if self._combined.is_idle:
+            self._underlying_output.mark_idle()
+
+    def _partial(self, output_id: str) -> int:
+        if output_id not in self._partials:
+            raise KeyError(f"output_id must be a registered output, got {output_id!r}")
+        return self._partials[output_id]
+
+
+class _DeferredOutput:
+    """Records watermarks and status in the multiplexer."""
+
+    def __init__(self, multiplexer: WatermarkOutputMultiplexer, partial: int) -> None:
+        self._multiplexer = multiplexer
+        self._combined = multiplexer._combined
+        self._partial = partial
+
+    def emit_watermark(self, watermark: int, /) -> None:
+        self._combined.set_watermark(self._partial, int64("watermark", watermark))
+
+    def mark_idle(self) -> None:
+        self._combined.set_idle(self._partial, True)
+
+    def mark_active(self) -> None:
+        self._combined.set_idle(self._partial, False)
+
+
+class _ImmediateOutput(_DeferredOutput):
+    """Records watermarks and status in the multiplexer, and emits the combined watermark."""
+
+    def emit_watermark(self, watermark: int, /) -> None:
+        if self._combined.set_watermark(self._partial, int64("watermark", watermark)):
+            self._multiplexer.on_periodic_emit()
+
+    def mark_idle(self) -> None:
+        super().mark_idle()
+        self._multiplexer.on_periodic_emit()
+
+    def mark_active(self) -> None:
+        super().mark_active()
+        self._multiplexer.on_periodic_emit()

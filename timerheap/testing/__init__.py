@@ -3,7 +3,7 @@
 It needs the package pyspark, but starts neither a JVM nor a session.
 """
 
-from timerheap.testing.inputs import PendingTimer
+from timerheap.testing.group_contents import PendingTimer
 from timerheap.testing.process_tester import ProcessTester
 
 __all__ = ["PendingTimer", "ProcessTester"]

@@ -1,11 +1,11 @@
-"""The inputs of a test: rows pushed and checked, and what a key group then holds."""
+"""The inputs of a test: rows that are pushed, checked as on Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +13,12 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
-from timerheap._values import ArrowTypes, Misfit
+from timerheap._values import Misfit
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.hashing import spark_xxhash64
-from timerheap.spark._arrow import KeyedRows, event_millis, narrow_column
+from timerheap.spark._arrow import KeyedRows, event_millis
 from timerheap.spark._columns import INPUT, SIDES, TIME
-from timerheap.spark._compat import to_rows
-from timerheap.spark._group.columns import python_values
-from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup, UserState
 from timerheap.spark._plan.arguments import Columns, Input, query_of, strategy_of
 from timerheap.spark._plan.build import NULL_MARK
 from timerheap.spark._process.function_runners import work_of
@@ -29,10 +26,15 @@ from timerheap.spark._process.process import columns_of_two
 from timerheap.spark._query import NullTime, Query, nullable_arrow_schema
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.spark._worker.output import column_of
-from timerheap.spark._worker.row_runner import AssignedTimes, row_source
-from timerheap.time import TimeDomain
+from timerheap.spark._worker.row_runner import AssignedTimes
 from timerheap.types import arrow_columns
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
+
+_SILENT = WatermarkStrategy.no_watermarks()  # the test itself advances the watermark
+
+Function = (
+    KeyedProcessFunction | BatchProcessFunction | KeyedCoProcessFunction | KeyedBroadcastProcessFunction
+)
 
 
 def columns_type(argument: str, schema: object) -> StructType:
@@ -206,113 +208,6 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple(map(_tuples, value.values()))
     return list(map(_tuples, value)) if isinstance(value, list) else value
-
-
-class PendingTimer(NamedTuple):
-    """A timer that has not fired.
-
-    Parameters
-    ----------
-    key : object
-        As ``ctx.get_current_key()`` returns it: a value, or a Row of several key columns.
-    timestamp : int
-        Epoch ms.
-    name : str or None, default None
-    time_domain : TimeDomain
-    """
-
-    key: Any
-    timestamp: int
-    name: str | None = None
-    time_domain: TimeDomain = TimeDomain.EVENT_TIME
-
-
-class GroupContents:
-    """The timers, states and waiting rows of a key group."""
-
-    def __init__(self, query: Query, group: KeyGroup) -> None:
-        self._query = query
-        self._group = group
-
-    def timers(self) -> list[PendingTimer]:
-        """Return the pending timers in the order in which they fire, those of event time first."""
-        found = []
-        for domain, timers in (
-            (TimeDomain.EVENT_TIME, self._group.event_timers),
-            (TimeDomain.PROCESSING_TIME, self._group.processing_timers),
-        ):
-            ids = timers.heap.key_hashes
-            columns = (timers.heap.timestamps.tolist(), ids.tolist(), timers.heap.namespaces.tolist())
-            pending = list(zip(*columns, self._keys(ids), strict=True))
-            pending = sorted(pending, key=lambda timer: timer[:3])
-            name = self._group.timer_names.name
-            found += [PendingTimer(key, at, name(namespace), domain) for at, _, namespace, key in pending]
-        return found
-
-    def state(self, name: str) -> dict[Any, Any]:
-        """Return the contents of a state by key."""
-        keyed = sorted(each for each in self._group.states if not each.startswith(BROADCAST_STATE))
-        if name not in keyed:
-            raise ValueError(f"name must be one of {keyed}, got {name!r}")
-        ids, contents = _contents(self._group.states[name])
-        return dict(zip(self._keys(ids), contents, strict=True))
-
-    def broadcast_state(self, name: str) -> dict[Any, Any]:
-        """Return the entries of a broadcast state; before the function has asked for any, there are none."""
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, got {name!r}")
-        states = {
-            each.removeprefix(BROADCAST_STATE): table
-            for each, table in self._group.states.items()
-            if each.startswith(BROADCAST_STATE)
-        }
-        if not states:
-            return {}
-        if name not in states:
-            raise ValueError(
-                "name must be one of the broadcast states that the function has asked for so far, "
-                f"{sorted(states)}, got {name!r}"
-            )
-        _, contents = _contents(states[name])
-        return contents[0] if contents else {}
-
-    def buffered_rows(self) -> list[Row]:
-        """Return the rows that wait for the watermark, by event time, in the columns of the query."""
-        waiting = self._group.rows.waiting()
-        waiting = waiting.take(np.argsort(waiting.timestamps, kind="stable"))
-        seen = self._query.seen_rows
-        return to_rows(pa.Table.from_batches([waiting.rows]).select(seen.names), seen)
-
-    def _keys(self, ids: np.ndarray) -> list[Any]:
-        key = self._query.key
-        type_ = StructType([self._query.rows[name] for name in key])
-        return list(row_source(pa.Table.from_batches([self._group.keys.keys(ids)]), type_, key).keys())
-
-
-def _contents(table: UserState) -> tuple[np.ndarray, list[Any]]:
-    """Return the ids of the keys that have a state, and their contents as its handle returns them."""
-    ids = np.sort(table.ids())
-    contents = python_values(narrow_column(table.get_many(ids), table.type))
-    return ids, list(map(_decoder(table.type, table.shape), contents))
-
-
-def _decoder(type_: pa.DataType, shape: str) -> Callable[[Any], Any]:
-    """Return the function that makes what a handle returns of Arrow's contents of a key."""
-    types = ArrowTypes(Row, Row)
-    if shape == "map":
-        key, value = (types.codec(each, "").decode for each in (type_.key_type, type_.item_type))
-        return lambda pairs: {key(k): value(v) for k, v in pairs}
-    if shape == "list":
-        element = types.codec(type_.value_type, "").decode
-        return lambda elements: list(map(element, elements))
-    return types.codec(type_, "").decode
-
-
-_SILENT = WatermarkStrategy.no_watermarks()  # the test itself advances the watermark
-
-Function = (
-    KeyedProcessFunction | BatchProcessFunction | KeyedCoProcessFunction | KeyedBroadcastProcessFunction
-)
 
 
 class Inputs:

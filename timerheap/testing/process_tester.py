@@ -40,15 +40,8 @@ from timerheap.spark._plan.outputs import side_tags, with_side_column
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import Runner, run_key_group
-from timerheap.testing.inputs import (
-    Function,
-    GroupContents,
-    Inputs,
-    PendingTimer,
-    PushedRows,
-    columns_type,
-)
-from timerheap.testing.snapshots import load_group, save_group
+from timerheap.testing.group_contents import GroupContents, PendingTimer, load_group, save_group
+from timerheap.testing.inputs import Function, Inputs, PushedRows, columns_type
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 

@@ -22,7 +22,7 @@ from memories import Arena
 
 from timerheap._native._core import seal, unseal
 from timerheap.spark._group.checkpoint import KEYS, pieces, read_chunk, write_chunk
-from timerheap.spark._group.keys import KeyTable
+from timerheap.spark._group.tables import KeyTable
 
 TYPES = ([pa.int64()], [pa.string()], [pa.float64()], [pa.int16(), pa.binary()], [pa.bool_(), pa.string()])
 VALUES: dict[pa.DataType, list[Any]] = {

@@ -96,7 +96,7 @@ class Query:
     def layout(self) -> GroupLayout:
         """What the key groups hold; the fields of key columns that are the user's have the user's names."""
         from timerheap.spark._group.key_group import GroupLayout
-        from timerheap.spark._group.keys import NAME
+        from timerheap.spark._group.tables import NAME
 
         names = self.key_columns
         metadata = [{NAME: name.encode()} for name in names] + [None] * (len(self.key) - len(names))

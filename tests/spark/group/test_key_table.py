@@ -19,8 +19,7 @@ from memories import Arena
 
 from timerheap.spark._arrow import narrow, widen
 from timerheap.spark._group.checkpoint import KEYS, read_chunk, write_chunk
-from timerheap.spark._group.keys import KeyTable
-from timerheap.spark._group.tables import IdTable
+from timerheap.spark._group.tables import IdTable, KeyTable
 
 NAN = math.nan
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)

@@ -7,19 +7,9 @@ import pyarrow as pa
 import pytest
 
 from timerheap.spark import _arrow as offsets
-from timerheap.spark._arrow import (
-    FITS,
-    concatenated,
-    fitting,
-    narrow,
-    size_of,
-    wide,
-    wide_rows,
-    widen,
-)
-from timerheap.spark._group.keys import KeyTable
+from timerheap.spark._arrow import FITS, concatenated, fitting, narrow, size_of, wide, wide_rows, widen
 from timerheap.spark._group.row_buffer import RowBuffer
-from timerheap.spark._group.tables import StateTable
+from timerheap.spark._group.tables import KeyTable, StateTable
 
 TEXT = pa.field("element", pa.string())
 TYPES = {

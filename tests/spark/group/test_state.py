@@ -15,12 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from live_files import handed_over, live_file
 from queries import QUERY
 
-from timerheap import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    Types,
-    ValueStateDescriptor,
-)
+from timerheap import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
 from timerheap._native._core import CurrentKey
 from timerheap._states import KeyContext
 from timerheap.spark._arrow import KeyedRows, widen
@@ -36,8 +31,8 @@ from timerheap.spark._group.checkpoint import (
     Tiers,
 )
 from timerheap.spark._group.key_group import KeyGroup, StoredGroup, expiry_namespace, new_state
-from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.split import contents_of, keyed, named_timers, restore, split
+from timerheap.spark._group.tables import KeyTable
 from timerheap.spark._query import Query
 from timerheap.spark._state.state_tables import ContentsTable, Ttl
 from timerheap.spark._worker.live_groups import Cache, Owner

@@ -22,7 +22,7 @@ from timerheap import (
 )
 from timerheap._native._core import from_text
 from timerheap.spark._group.checkpoint import KEYS, read_chunk
-from timerheap.spark._group.keys import KeyTable
+from timerheap.spark._group.tables import KeyTable
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ import pytest
 from timerheap import AggregateFunction
 from timerheap.spark._arrow import event_millis
 from timerheap.spark._columns import HASH, SLICE_END
-from timerheap.spark._group.keys import KeyTable
+from timerheap.spark._group.tables import KeyTable
 from timerheap.spark._windows.partial_aggregates import LocalStage, PartialColumns, WindowSpec, input_column
 from timerheap.tvf.accumulators import Aggregate
 from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, Sum, Variance

@@ -83,12 +83,10 @@ _SMALL = 4096
 _SLACK = 16 << 10
 _TARGET_BYTES = 1 << 20  # a load takes about 0.5 ms of CPU for each chunk, whatever its size
 _HALVES = (0, 1)  # the ids of the chunks of a clock: times and names
-
 _HEADER = struct.Struct("<HH8s16siqqqqqHH")
 _RUN = struct.Struct("<HIH")
 _TIME = struct.Struct("<q")
 _WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING, _CLOCK_STALE = 1, 2, 4, 8, 16
-
 _CHUNK = struct.Struct("<BBHI")
 _NAME = struct.Struct("<I")
 _ALIGNMENT = 8

@@ -31,10 +31,9 @@ from timerheap.spark._group.checkpoint import (
     described,
 )
 from timerheap.spark._group.growing_state import ListTable, MapTable
-from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.row_buffer import RowBuffer, RowOrder
-from timerheap.spark._group.tables import StateTable
+from timerheap.spark._group.tables import KeyTable, StateTable
 from timerheap.spark._group.timers import JournalledTimers, TimerNames
 from timerheap.timer import MIN_WATERMARK
 

@@ -14,9 +14,8 @@ from timerheap._native._core import TimerHeap, row_order
 from timerheap.spark._arrow import KeyedRows, evolved_columns, misfit, wide_rows, widen
 from timerheap.spark._columns import HIDDEN, ROW_ID, ROW_TIMESTAMP
 from timerheap.spark._group.checkpoint import ROWS
-from timerheap.spark._group.columns import python_values
+from timerheap.spark._group.columns import Slab, python_values
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.tables import Slab
 from timerheap.timer import MIN_WATERMARK
 
 RowOrder = Literal["event_time", "arrival"]

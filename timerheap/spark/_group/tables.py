@@ -1,8 +1,8 @@
-"""Tables of values by id, in slabs of columns, and the table of a value state."""
+"""Tables of values by id: those of a value state, and of the keys, exact even if hashes collide."""
 
 from __future__ import annotations
 
-import random
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,17 +10,16 @@ from math import ceil
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from timerheap._native._core import IdIndex, KeyNumbers, RowCells
-from timerheap.spark._arrow import clear_unequal, wide_rows
-from timerheap.spark._group.columns import Column, python_values
-from timerheap.spark._group.memory import PROCESS, Buffer, Memory
-
-_FEW = 64  # dead values that are never worth a compaction
-_SMALL = 64 << 10  # bytes that are never worth one
-_PIECE = 1 << 16  # values that a compaction copies at a time
+from timerheap._native._core import IdIndex, KeyNumbers, RowCells, secret_hashes
+from timerheap.spark._arrow import clear_unequal, narrow, view_of, wide_rows
+from timerheap.spark._group.checkpoint import KEYS
+from timerheap.spark._group.columns import Slab, python_values
+from timerheap.spark._group.memory import PROCESS, Memory
 
 _CELL_CLASSES: dict[pa.DataType, type] = {
     pa.int8(): int,
@@ -30,6 +29,12 @@ _CELL_CLASSES: dict[pa.DataType, type] = {
     pa.float64(): float,
     pa.bool_(): bool,
 }
+
+NAME = b"name"
+"""The metadata of a key column that has its name in the user's rows."""
+
+_MANY_ROUNDS = 8  # which not even 2**32 displaced keys need
+_NO_IDS = np.empty(0, np.int64)
 
 
 def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -69,146 +74,6 @@ def with_version(batch: pa.RecordBatch, version: str) -> pa.RecordBatch:
     if column.slice(0, nulls).null_count == nulls:
         return batch.slice(nulls)
     return batch.filter(column.is_valid())
-
-
-class Slab:
-    """Values of one Arrow type, each at a place: a number that its owner keeps.
-
-    Values of fixed width are overwritten, and places of dropped ones are used again. Others are appended, and
-    what they replace is dead until a compaction, which moves the live values to new places. What is returned
-    is of `type`, the type with 64-bit offsets.
-    """
-
-    _patience: float
-    _kept: int  # bytes after the last compaction
-    _most: int  # live values since then
-
-    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
-        # Key groups fill up alike: with one threshold, all would be compacted in the same micro-batch.
-        new = None, (), random.uniform(0.75, 1.25), 0, 0
-        column, free, self._patience, self._kept, self._most = head or new
-        self._memory = memory
-        self._column = Column(type_, memory, column)
-        self._free = Buffer(memory, free)  # int64: dropped places of a column of fixed width
-        self.type = self._column.type
-        self.fixed_width = self._column.fixed_width
-
-    def head(self) -> list[Any]:
-        return [self._column.head(), self._free.head(), self._patience, self._kept, self._most]
-
-    def __len__(self) -> int:
-        """Return the number of places, dead ones included."""
-        return len(self._column)
-
-    def reserve(self, times: float) -> None:
-        self._column.reserve(times)
-
-    def plan(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> np.ndarray:
-        """Return where `write` will put values, and make room; a MemoryError leaves the slab as it was.
-
-        The values are as `fitting` returns them. Those that are `held` (bool) have a present place, and
-        `places` are distinct there. All have the shape (n,).
-        """
-        n, end = len(values), len(self._column)
-        if not self.fixed_width:
-            self._column.grow(values)
-            return np.arange(end, end + n)
-        new = np.flatnonzero(~held)
-        free = self._free.view(np.int64)
-        used_again = free[len(free) - min(len(new), len(free)) :]
-        appended = new[len(used_again) :]
-        self._column.allow_nulls(values, len(appended))
-        if len(appended):
-            self._column.grow(values if len(appended) == n else values.take(pa.array(appended)))
-        places = places.copy()
-        places[new[: len(used_again)]] = used_again
-        places[appended] = np.arange(end, end + len(appended))
-        return places
-
-    def write(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> None:
-        """Write values to the places that `plan` has chosen for them; cannot fail."""
-        inside = places < len(self._column)
-        if not inside.any():
-            self._column.append(values)
-            return
-        self._free.used -= 8 * int(np.count_nonzero(inside & ~held))
-        if inside.all():
-            self._column.overwrite(places, values)
-        else:
-            self._column.overwrite(places[inside], values.filter(pa.array(inside)))
-            self._column.append(values.filter(pa.array(~inside)))
-
-    def fitting(self, values: pa.Array) -> pa.Array:
-        """Return `values` as `plan` needs them."""
-        return self._column.fitting(values)
-
-    def take(self, places: np.ndarray | pa.Array) -> pa.Array:
-        """Return a copy of the values at `places`, null where that is null: shape (n,); O(n)."""
-        return self._column.take(places)
-
-    def values(self) -> pa.Array:
-        """Return the values at all places, dead ones included; valid until the next change."""
-        return self._column.slice(0, len(self._column))
-
-    def drop(self, places: np.ndarray) -> None:
-        """Forget the values at distinct `places`; O(len(places))."""
-        if self.fixed_width:
-            with suppress(MemoryError):  # they are then used again after a compaction
-                self._free.reserve(places.nbytes)
-                self._free.append(places)
-
-    def sparse(self, live: int) -> bool:
-        """Return whether so much is dead that a compaction pays, if `live` values are not.
-
-        Values may differ in size, and a compaction copies what is live. So it has to wait until as many bytes
-        have been appended as the last one kept, or as many values have been dropped as are left.
-        """
-        dead, nbytes = len(self._column) - live, self._column.nbytes()
-        if nbytes <= _SMALL:
-            return False
-        if self.fixed_width:
-            return dead > _FEW + self._patience * live
-        self._most = max(self._most, live)
-        grown = nbytes > self._patience * (_SMALL + self._kept) + self._kept
-        return dead > 0 and (grown or self._most - live > _FEW + self._patience * live)
-
-    def compact(self, places: np.ndarray) -> None:
-        """Keep only the values at `places`, and move them to their `new_places`.
-
-        Costs O(places, dead ones included), which amortises if it is done when the slab is `sparse`. A
-        MemoryError leaves the slab as it was.
-        """
-        kept = np.flatnonzero(_mask(places, len(self)))
-        column = Column(self.type, self._memory)
-        try:
-            for start in range(0, len(kept), _PIECE):  # a copy of all at once would need the room twice
-                column.append(self._column.take(kept[start : start + _PIECE]))
-        except MemoryError:
-            column.clear()
-            raise
-        self.clear()
-        self._column = column
-        self._kept, self._most = column.nbytes(), len(kept)
-
-    def new_places(self, places: np.ndarray) -> np.ndarray:
-        """Return where a compaction moves the values at `places`, in their order: shape (n,), int64."""
-        moved: np.ndarray = (np.cumsum(_mask(places, len(self))) - 1)[places]
-        return moved
-
-    def nbytes(self) -> int:
-        """Return the number of bytes in use, those of dead values included."""
-        return self._column.nbytes() + self._free.used
-
-    def clear(self) -> None:
-        self._column.clear()
-        self._free.clear()
-        self._kept = self._most = 0
-
-
-def _mask(places: np.ndarray, n: int) -> np.ndarray:
-    mask = np.zeros(n, bool)
-    mask[places] = True
-    return mask
 
 
 def members(ids: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -514,3 +379,293 @@ def _stored(bits: np.ndarray, held: np.ndarray, type_: pa.DataType) -> pa.Array:
     values = bits.view(np.float64) if pa.types.is_floating(type_) else bits
     mask = None if held.all() else ~held
     return pa.array(values, mask=mask, from_pandas=False).cast(type_)
+
+
+class KeyTable:
+    """Maps keys to key ids and back.
+
+    The id of a key is its hash, or another free value if another live key has that id. The key is then
+    displaced. Keys whose hashes collide can be made on purpose, so displaced keys are found by a second hash,
+    of their values and a secret seed, at a cost that does not depend on how many there are. A chunk holds one
+    row per id: the key columns, and the hash of a displaced key (else null).
+
+    The `fields` are those of the key columns, whose metadata is stored, too. Null is an ordinary value, which
+    equals only null. `table` has the key columns by id.
+    """
+
+    kind = KEYS
+    name = ""
+    id_column = 0
+    _losses: int
+    _seed: int
+    _rounds: int  # of second hashes: more than one only if those of displaced keys collide, too
+    _next: int | None  # see `_free_ids`
+
+    def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
+        new = 0, secrets.randbits(64), 0, None, (), (), None
+        self._losses, self._seed, self._rounds, self._next, table, hashes, displaced = head or new
+        self._columns = pa.schema([field.remove_metadata() for field in fields])
+        self._wide = wide_rows(self._columns)
+        columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
+        stored = pa.struct([pa.field("hash", pa.int64()), *columns])
+        self.schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("key", stored)])
+        self.type = pa.struct(columns)
+        self.table = IdTable(self.type, memory, table)
+        self._hashes = IdTable(pa.int64(), memory, hashes)  # the hashes of displaced keys by id
+        # Their ids by second hash.
+        self._displaced = IdIndex(memory) if displaced is None else IdIndex._attach(memory, displaced)
+        self._added: list[np.ndarray] = []
+        self._dropped: list[np.ndarray] = []
+        self.at_hand = _NO_IDS  # the known ids of the current rows or timers, read-only
+
+    @staticmethod
+    def fields(schema: pa.Schema) -> list[pa.Field]:
+        """Return the key columns of chunks of this schema."""
+        return list(schema.field("key").type)[1:]
+
+    def head(self) -> list[Any]:
+        """Return what it takes to attach it; all changes must have been saved."""
+        parts = [self.table.head(), self._hashes.head(), self._displaced._head()]
+        return [self._losses, self._seed, self._rounds, self._next, *parts]
+
+    def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
+        """Return the id of the key of each row, shape (n,), and add the new keys; see `locate`."""
+        return self.locate(hashes, columns)[0]
+
+    def locate(self, hashes: np.ndarray, columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the id of the key of each row and its place in `table`, and add the new keys.
+
+        Hashes, key columns and results have the shape (n,). Costs O(n) without a Python step per row. The
+        places are valid until the next change of the table.
+        """
+        places, found, same = self.table.match(hashes, columns)
+        if not found.all():
+            absent = np.flatnonzero(~found)
+            if len(self._hashes):  # a key stays displaced even if its hash is free by now
+                absent = absent[~self._find_displaced(_taken(columns, absent))[1]]
+            if len(absent):
+                new, keys = hashes[absent], _taken(columns, absent)
+                first = np.flatnonzero(IdIndex().put_many(new, 0))
+                if self._add(new[first], self._structs(_taken(keys, first))):
+                    places, _, same = self.table.match(hashes, columns)
+                else:
+                    places[absent], _, same[absent] = self.table.match(new, keys)
+        clash = np.flatnonzero(~same)
+        if not len(clash):
+            return hashes, places
+        ids = hashes.copy()
+        ids[clash] = self._displaced_ids(hashes[clash], _taken(columns, clash))
+        return ids, self.table.places(ids)
+
+    def _second_hashes(self, columns: list[pa.Array], n: int, round_: int) -> np.ndarray:
+        views = [view_of(column) for column in columns if not pa.types.is_null(column.type)]
+        hashes: np.ndarray = secret_hashes(views, n, (self._seed + round_) % (1 << 128))
+        return hashes
+
+    def _find_displaced(self, columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of displaced keys, and which keys are displaced: each of shape (n,)."""
+        n = len(columns[0])
+        ids, known = np.zeros(n, np.int64), np.zeros(n, bool)
+        for round_ in range(self._rounds):
+            found, held = self._displaced.find_many(self._second_hashes(columns, n, round_))
+            held &= self.table.match(found, columns)[2]
+            ids[held], known = found[held], known | held
+        return ids, known
+
+    def _displaced_ids(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
+        """Return the ids of keys whose hashes are ids of others, and add the new keys."""
+        ids, known = self._find_displaced(columns)
+        left, round_ = np.flatnonzero(~known), 0
+        while len(left):  # more than once only where second hashes collide, too
+            keys = _taken(columns, left)
+            second = self._second_hashes(keys, len(left), round_)
+            first = np.flatnonzero(~self._displaced.find_many(second)[1])
+            first = first[IdIndex().put_many(second[first], 0)]
+            self._displace(hashes[left[first]], _taken(keys, first), second[first], round_)
+            ids[left] = self._displaced.find_many(second)[0]
+            left = left[~self.table.match(ids[left], keys)[2]]
+            round_ += 1
+        return ids
+
+    def _displace(self, hashes: np.ndarray, columns: list[pa.Array], second: np.ndarray, round_: int) -> None:
+        """Add distinct keys under distinct second hashes."""
+        ids = self._free_ids(len(second), hashes[0]) if len(second) else _NO_IDS
+        try:
+            self._displaced.put_many(second, ids)
+            self._hashes.put(ids, pa.array(hashes))
+            self._add(ids, self._structs(columns))
+        except MemoryError:  # all of a key or nothing of it: the caller may try again
+            self._displaced.remove_many(second)
+            self._hashes.remove(ids)
+            raise
+        self._rounds = max(self._rounds, round_ + 1)
+        if len(ids):
+            self._next = int(ids[-1]) + 1
+
+    def _free_ids(self, n: int, hash_: np.int64) -> np.ndarray:
+        """Return n ids that no key has: the first behind the largest of a displaced key, or behind a hash.
+
+        All attempts of a task must give the same ids. Where keys have been made to have the next ids, their
+        run is passed once, unless displaced keys are dropped, which costs as much.
+        """
+        if self._next is None:
+            displaced = self._hashes.ids()
+            self._next = int(displaced.max() if len(displaced) else hash_) + 1
+        start, found, size = self._next, _NO_IDS, max(n, 64)
+        while len(found) < n:
+            places = np.arange(size, dtype=np.uint64) + np.uint64(start % (1 << 64))
+            ids = places.view(np.int64)
+            found = np.concatenate([found, ids[~self.table.find(ids)]])
+            start, size = start + size, 2 * size
+        return found[:n]
+
+    def _add(self, ids: np.ndarray, rows: pa.Array) -> bool:
+        """Add keys; return whether others have got new places."""
+        moved = self.table.put(ids, rows)
+        self._added.append(ids)
+        self._losses += len(ids)
+        return moved
+
+    def expect(self, ids: npt.ArrayLike) -> None:
+        """Raise KeyError if an id belongs to no key; the ids `at_hand` are not looked up."""
+        if ids is not self.at_hand:
+            ids = np.atleast_1d(np.asarray(ids))
+            if ids.size:
+                _expect_all(ids, self.table.find(ids))
+
+    def keys(self, ids: np.ndarray) -> pa.RecordBatch:
+        """Return the keys of `ids`, shape (n, columns); raise KeyError if an id belongs to no key."""
+        rows = self.table.get(ids)
+        if rows.null_count:
+            _expect_all(ids, rows.is_valid().to_numpy(zero_copy_only=False))
+        return narrow(pa.RecordBatch.from_arrays(rows.flatten(), schema=self._wide), self._columns)
+
+    def hashes(self, ids: np.ndarray) -> np.ndarray:
+        """Return the hashes of the keys of known `ids`: shape (n,), int64."""
+        if not len(self._hashes):
+            return ids
+        hashes: np.ndarray = pc.coalesce(self._hashes.get(ids), pa.array(ids)).to_numpy()
+        return hashes
+
+    def retain(self, holders: list[np.ndarray]) -> None:
+        """Drop all keys whose ids are in none of the arrays `holders`; O(1) per element."""
+        dead = np.sort(self.table.unreferenced(holders))
+        self._forget(dead)
+        self.table.remove(dead)
+        if len(dead):
+            self._dropped.append(dead)
+
+    def _forget(self, ids: np.ndarray) -> None:
+        """Forget where keys were displaced to."""
+        if not len(self._hashes):
+            return
+        ids = ids[self._hashes.find(ids)]
+        columns = self.table.get(ids).flatten()
+        for round_ in range(self._rounds):
+            second = self._second_hashes(columns, len(ids), round_)
+            self._displaced.remove_many(second[self._displaced.find_many(second)[0] == ids])
+        self._hashes.remove(ids)
+        self._next = None
+
+    def _index_displaced(self, ids: np.ndarray) -> None:
+        keys = self.table.get(ids)
+        if keys.null_count:
+            gone = ids[keys.is_null().to_numpy(zero_copy_only=False)]
+            raise ValueError(f"a displaced id must be that of a key, got {int(gone[0])}, which has none")
+        columns, left, round_ = keys.flatten(), np.arange(len(ids)), 0
+        while len(left):
+            if round_ > _MANY_ROUNDS:
+                raise ValueError(f"a key must have one id, got {int(ids[left[0]])} and others")
+            second = self._second_hashes(_taken(columns, left), len(left), round_)
+            free = ~self._displaced.find_many(second)[1]
+            free[free] = IdIndex().put_many(second[free], 0)
+            self._next = None
+            self._displaced.put_many(second[free], ids[left[free]])
+            left, round_ = left[~free], round_ + 1
+            self._rounds = max(self._rounds, round_)
+
+    def count_losses(self) -> int:
+        """Return how many keys have been added: any may never get a timer, state or row."""
+        return self._losses
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
+
+    def changes(self) -> pa.RecordBatch | None:
+        """Return the keys added and dropped since the last call; a dropped key has a null row."""
+        if not self._added and not self._dropped:
+            return None
+        ids, gone = (np.concatenate([_NO_IDS, *some]) for some in (self._added, self._dropped))
+        if self._dropped:
+            if len(self._dropped) == 1:
+                gone = gone[~members(gone, ids)]  # keys both added and dropped were never saved
+            else:  # or were saved, dropped, added again, and dropped again
+                ids, gone = np.unique(ids), np.unique(gone)
+                gone = gone[~self.table.find(gone)]
+            ids = np.concatenate([ids[self.table.find(ids)], gone])
+        self._added, self._dropped = [], []
+        return self._batch(ids, self.table.get(ids)) if len(ids) else None
+
+    def snapshot(self) -> pa.RecordBatch:
+        return self._batch(*self.table.items())
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        if wide_rows(batch.schema) != wide_rows(self.schema):
+            was, now = batch.schema.field(1).type, self.schema.field(1).type
+            raise ValueError(
+                f"key must have the types of the checkpoint's keys, {was}, got {now}; "
+                "keep the types, or start a new checkpoint"
+            )
+        ids, rows = batch.columns
+        ids = ids.to_numpy()
+        hashes, *columns = rows.flatten()
+        self._forget(ids)
+        self.table.put(ids, self._structs(columns, rows.is_null()))
+        displaced = hashes.is_valid()
+        if displaced.true_count:
+            ids = ids[displaced.to_numpy(zero_copy_only=False)]
+            self._hashes.put(ids, hashes.filter(displaced))
+            self._index_displaced(ids)
+
+    def reserve(self, times: float) -> None:
+        self.table.reserve(times)
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        return last_rows(batches)
+
+    def _batch(self, ids: np.ndarray, keys: pa.Array) -> pa.RecordBatch:
+        schema = wide_rows(self.schema)
+        columns = [self._hashes.get(ids), *keys.flatten()]
+        rows = pa.StructArray.from_arrays(columns, fields=list(schema.field(1).type), mask=keys.is_null())
+        return pa.RecordBatch.from_arrays([pa.array(ids), rows], schema=schema)
+
+    def _structs(self, columns: list[pa.Array], nulls: pa.Array | None = None) -> pa.Array:
+        fields = [field.with_type(c.type) for field, c in zip(self.type, columns, strict=True)]
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=nulls)
+
+
+def _taken(columns: list[pa.Array], rows: np.ndarray) -> list[pa.Array]:
+    return [column.take(pa.array(rows)) for column in columns]
+
+
+def shown_keys(schema: pa.Schema) -> dict[int, pa.Field]:
+    """Return the key columns that are the user's, by number, under their names in the user's rows.
+
+    The schema is that of chunks of a `KeyTable`.
+    """
+    return {
+        number: field.with_name(field.metadata[NAME].decode()).remove_metadata()
+        for number, field in enumerate(KeyTable.fields(schema))
+        if field.metadata and NAME in field.metadata
+    }
+
+
+def _expect_all(ids: np.ndarray, held: np.ndarray) -> None:
+    missing = ids[~held]
+    if len(missing):
+        raise KeyError(
+            f"ids must be ids of live keys, got {int(missing[0])} ({len(missing)} unknown of "
+            f"{len(ids)}); pass ids from ctx.ids"
+        )

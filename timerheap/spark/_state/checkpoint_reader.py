@@ -47,7 +47,7 @@ from timerheap.spark._group.checkpoint import (
     read_schema,
 )
 from timerheap.spark._group.key_group import restored_state
-from timerheap.spark._group.keys import shown_keys
+from timerheap.spark._group.tables import shown_keys
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
 from timerheap.spark._state import state_tables as tables
 from timerheap.spark._state.state_tables import TIMESTAMP, readable

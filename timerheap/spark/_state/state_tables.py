@@ -37,15 +37,9 @@ from timerheap.spark._group.checkpoint import (
     read_clock,
 )
 from timerheap.spark._group.growing_state import log_type
-from timerheap.spark._group.key_group import (
-    BROADCAST_STATE,
-    StoredGroup,
-    StoredOwn,
-    load_group,
-)
-from timerheap.spark._group.keys import shown_keys
+from timerheap.spark._group.key_group import BROADCAST_STATE, StoredGroup, StoredOwn, load_group
 from timerheap.spark._group.split import contents_of, keyed, named_timers, split
-from timerheap.spark._group.tables import latest_versions, with_version
+from timerheap.spark._group.tables import latest_versions, shown_keys, with_version
 from timerheap.spark._group.timers import PUSH
 from timerheap.spark._group.timers import SCHEMA as TIMERS
 from timerheap.spark._query import Query

@@ -23,7 +23,7 @@ from timerheap.spark._arrow import KeyedRows, fitting, narrow
 from timerheap.spark._columns import shown_name
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.keys import KeyTable
+from timerheap.spark._group.tables import KeyTable
 from timerheap.spark._group.timers import JournalledTimers
 from timerheap.spark._query import Query
 from timerheap.spark._worker.operator import Rehearsal

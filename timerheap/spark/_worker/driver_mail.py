@@ -12,7 +12,6 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 _log = logging.getLogger("timerheap")
-
 _REMEMBERED = 4096  # letters that are not opened twice
 _PAUSE = 60.0  # seconds between two messages about one thing that happens again and again
 

@@ -19,7 +19,6 @@ from timerheap.spark._columns import LATE_ROWS, SIDE_OUTPUT
 
 _ROWS = 1 << 12  # results in an array, which Spark copies as a whole
 _AIM, _MOST_IN_FRAME = 1 << 20, 1 << 22  # bytes of an array
-
 _FORMATS: dict[pa.DataType, tuple[str, int]] = {
     pa.int8(): ("integer", 1),
     pa.int16(): ("integer", 2),

@@ -14,13 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType, UserDefinedType
 
 from timerheap._moments import OUT_OF_RANGE
-from timerheap._native._core import (
-    ColumnReader,
-    CurrentKey,
-    KnownKeys,
-    RowLoop,
-    RowSource,
-)
+from timerheap._native._core import ColumnReader, CurrentKey, KnownKeys, RowLoop, RowSource
 from timerheap.functions import KeyedProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows

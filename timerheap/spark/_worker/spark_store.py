@@ -39,7 +39,6 @@ CHUNKS = ("chunks", _KEY, _TEXT)
 # Spark stops reading when the answers that wait fill a socket, which about 550 do to a Unix domain socket on
 # Linux. If the calls that follow fill the other direction, both sides wait for ever.
 _MOST_UNANSWERED = 64
-
 _ABSENT = 2  # Spark's status of an answer that says no
 
 LEDGER = 33

@@ -12,12 +12,11 @@ from output_recorder import Recorder
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.flink import ManualProcessingTimeService
 from timerheap.flink.watermark_operator import WatermarksWithIdleness, WatermarksWithMaxAhead
-from timerheap.watermarks import (
+from timerheap.watermarks import WatermarkGenerator, WatermarkOutput
+from timerheap.watermarks.generators import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
     NoWatermarks,
-    WatermarkGenerator,
-    WatermarkOutput,
 )
 
 

@@ -13,8 +13,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap import spark_xxhash64
 from timerheap.flink import java_hash_code
+from timerheap.hashing import spark_xxhash64
 
 UTC = datetime.UTC
 

@@ -9,9 +9,11 @@ from timerheap.flink import (
     KeyGroupRange,
     assign_key_to_parallel_operator,
     assign_to_key_group,
+    compute_key_group_range_for_operator_index,
+)
+from timerheap.flink.key_groups import (
     compute_default_max_parallelism,
     compute_key_group_for_key_hash,
-    compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
 

@@ -32,7 +32,6 @@ def test_bounded_watermarks_follow_the_largest_timestamp(maxima, delay):
     "supported",
     "WatermarkStrategy.for_monotonous_timestamps",
     "WatermarkStrategy.no_watermarks",
-    "NoWatermarks",
 )
 def test_monotonous_watermarks_have_no_delay(maxima):
     monotonous = WatermarkStrategy.for_monotonous_timestamps()

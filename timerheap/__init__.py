@@ -21,7 +21,6 @@ from timerheap.functions import (
     RuntimeContext,
     TimerService,
 )
-from timerheap.hashing import spark_xxhash64
 from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
 from timerheap.metrics import Counter, Distribution, DistributionResult, Meter, MetricGroup
 from timerheap.output_tag import OutputTag
@@ -96,7 +95,6 @@ __all__ = [
     "ValueStateDescriptor",
     "WatermarkStrategy",
     "round_up",
-    "spark_xxhash64",
 ]
 
 _REFUSED = {

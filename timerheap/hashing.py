@@ -77,32 +77,10 @@ def murmur3(codes: NDArray[np.uint32], seed: int) -> NDArray[np.int32]:
 def spark_xxhash64(values: Iterable[object], types: Iterable[str]) -> int:
     """Compute Spark SQL's ``xxhash64(...)`` of the values of a row, without a JVM.
 
-    Parameters
-    ----------
-    values : iterable
-        The values, in order. None is null, which does not change the hash.
-    types : iterable of str
-        The Spark type of each value, as in DDL or ``DataType.simpleString()``:
-        ``boolean``, ``tinyint``, ``smallint``, ``int``, ``bigint`` (also ``byte``, ``short``, ``integer``,
-        ``long``), ``float``, ``double``, ``decimal(p,s)``, ``string``, ``binary``, ``date``, ``timestamp``,
-        ``timestamp_ntz``, ``array<type>``, ``struct<name:type,...>``. A date may also be an int of days, a
-        timestamp an int of microseconds, since the epoch. An array is a list or a tuple, a struct a tuple,
-        such as a Row.
-
-    Returns
-    -------
-    int
-        The hash, int64.
-
-    Raises
-    ------
-    TypeError, ValueError, OverflowError
-        If a value does not fit its type, a type is unknown, or the numbers of types and values differ.
-
-    Notes
-    -----
-    XXH64 with seed 42; the hash of each value is the seed of the next, also within arrays and structs. As in
-    Spark, ``(None, "a")`` and ``("a", None)`` therefore have the same hash. O(bytes of the values).
+    Types are as in DDL or ``DataType.simpleString()``. A date may also be an int of days, a timestamp an int
+    of microseconds, an array a list or a tuple, a struct a tuple. The hash of each value is the seed of the
+    next, also within arrays and structs; null does not change it. So ``(None, "a")`` and ``("a", None)`` have
+    the same hash, as in Spark.
 
     Examples
     --------

@@ -2,12 +2,8 @@
 
 from typing import Any
 
-from timerheap.flink import (
-    KeyGroupRange,
-    compute_default_max_parallelism,
-    compute_key_group_range_for_operator_index,
-    compute_operator_index_for_key_group,
-)
+from timerheap.flink import KeyGroupRange, compute_key_group_range_for_operator_index
+from timerheap.flink.key_groups import compute_default_max_parallelism, compute_operator_index_for_key_group
 
 
 def test_ranges_and_operators_equal_flinks(trace: dict[str, Any]) -> None:

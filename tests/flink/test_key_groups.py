@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from timerheap.flink import assign_to_key_group, compute_key_group_for_key_hash, java_hash_code
+from timerheap.flink import assign_to_key_group, java_hash_code
+from timerheap.flink.key_groups import compute_key_group_for_key_hash
 
 
 def from_json(key: Any) -> Any:

@@ -10,11 +10,8 @@ from output_recorder import Recorder
 from timerheap.flink import ManualProcessingTimeService
 from timerheap.flink.valves import WatermarkOutputMultiplexer
 from timerheap.flink.watermark_operator import WatermarksWithIdleness
-from timerheap.watermarks import (
-    AscendingTimestampsWatermarks,
-    BoundedOutOfOrdernessWatermarks,
-    WatermarkGenerator,
-)
+from timerheap.watermarks import WatermarkGenerator
+from timerheap.watermarks.generators import AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks
 
 
 class Generator:
@@ -74,8 +71,6 @@ class Multiplexer:
 @pytest.mark.promises(
     "PyFlink",
     "added",
-    "AscendingTimestampsWatermarks",
-    "BoundedOutOfOrdernessWatermarks",
     "WatermarkOutput.emit_watermark",
     "WatermarkOutput.mark_idle",
     "WatermarkOutput.mark_active",

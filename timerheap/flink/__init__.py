@@ -17,10 +17,7 @@ from timerheap.flink.key_groups import (
     KeyGroupRange,
     assign_key_to_parallel_operator,
     assign_to_key_group,
-    compute_default_max_parallelism,
-    compute_key_group_for_key_hash,
     compute_key_group_range_for_operator_index,
-    compute_operator_index_for_key_group,
 )
 from timerheap.flink.operators import KeyedCoProcessOperator, KeyedProcessOperator
 from timerheap.flink.processing_time import (
@@ -57,9 +54,6 @@ __all__ = [
     "Watermark",
     "assign_key_to_parallel_operator",
     "assign_to_key_group",
-    "compute_default_max_parallelism",
-    "compute_key_group_for_key_hash",
     "compute_key_group_range_for_operator_index",
-    "compute_operator_index_for_key_group",
     "java_hash_code",
 ]

@@ -121,8 +121,6 @@ def assign_to_key_group(key: object, max_parallelism: int, java_type: str | None
 def compute_key_group_for_key_hash(key_hash: int, max_parallelism: int) -> int:
     """Compute the key group from the low 32 bits of a key's Java hash code.
 
-    Examples
-    --------
     >>> compute_key_group_for_key_hash(java_hash_code("key"), 128)
     72
     """
@@ -169,13 +167,6 @@ def compute_key_group_range_for_operator_index(
 def compute_operator_index_for_key_group(max_parallelism: int, parallelism: int, key_group: int) -> int:
     """Compute which parallel instance owns `key_group`.
 
-    Raises
-    ------
-    ValueError
-        If not ``parallelism <= max_parallelism <= 32768`` or not ``0 <= key_group < max_parallelism``.
-
-    Examples
-    --------
     >>> [compute_operator_index_for_key_group(10, 3, key_group) for key_group in range(10)]
     [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     """
@@ -184,12 +175,8 @@ def compute_operator_index_for_key_group(max_parallelism: int, parallelism: int,
 
 
 def compute_default_max_parallelism(parallelism: int) -> int:
-    """Compute Flink's default maximum parallelism of an operator.
+    """Compute Flink's default: 1.5 times `parallelism`, up to a power of two, from 128 to 32768.
 
-    It is 1.5 times `parallelism`, rounded up to a power of two, at least 128 and at most 32768.
-
-    Examples
-    --------
     >>> compute_default_max_parallelism(4), compute_default_max_parallelism(100)
     (128, 256)
     """

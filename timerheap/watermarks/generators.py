@@ -217,15 +217,8 @@ class _Highest:
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
-    """Emits the largest timestamp - delay - 1 periodically (Flink's ``BoundedOutOfOrdernessWatermarks``).
+    """Emits the largest timestamp - delay in ms - 1 periodically; Flink's class of that name.
 
-    Parameters
-    ----------
-    max_out_of_orderness : int
-        The delay, in milliseconds.
-
-    Examples
-    --------
     >>> BoundedOutOfOrdernessWatermarks(5_000).on_batch(max_timestamp=60_000, count=10, now=None)
     54999
     """
@@ -251,8 +244,6 @@ class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
 class NoWatermarks(WatermarkGenerator):
     """Emits no watermarks (Flink's ``NoWatermarksGenerator``)."""
 
-    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_event`."""
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None: ...
 
-    def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_periodic_emit`."""
+    def on_periodic_emit(self, output: WatermarkOutput) -> None: ...

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from timerheap import spark_xxhash64
+from timerheap.hashing import spark_xxhash64
 from timerheap.spark._exchange.codec import hashes_of
 from timerheap.spark._plan.build import hashed_when_packed
 

@@ -17,7 +17,8 @@ from timerheap import MIN_WATERMARK, WatermarkStrategy
 from timerheap.spark._exchange.codec import OBSERVED, merged
 from timerheap.spark._exchange.codec import observed as observed_rows
 from timerheap.spark._group.watermark import WatermarkState, decode_clock, encode_clock
-from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, WatermarkGenerator
+from timerheap.watermarks import WatermarkGenerator
+from timerheap.watermarks.generators import BoundedOutOfOrdernessWatermarks
 
 DELAY, TIMEOUT = 5, 30
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)

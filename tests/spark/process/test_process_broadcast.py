@@ -22,8 +22,8 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
-    spark_xxhash64,
 )
+from timerheap.hashing import spark_xxhash64
 from timerheap.spark import process_broadcast
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup

@@ -35,8 +35,8 @@ from timerheap.spark._group.key_group import BROADCAST_STATE
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._query import Late, NullTime, Query, TimeColumn, TimeMode
 from timerheap.spark._worker.row_runner import AssignedTimes
-from timerheap.watermarks import NoWatermarks, TimestampAssigner, WatermarkStrategy
-from timerheap.watermarks.generators import changes
+from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
+from timerheap.watermarks.generators import NoWatermarks, changes
 
 ColumnOrName = str | Column
 

@@ -27,7 +27,6 @@ from timerheap.flink import (
     java_hash_code,
 )
 from timerheap.flink import rocksdb_queue as head
-from timerheap.flink import rocksdb_store as journal
 from timerheap.flink import rocksdb_store as store
 from timerheap.flink.timer_bytes import SERIALIZERS, TimerSerializer
 
@@ -66,8 +65,6 @@ class OnDisk(AgainstTheModel):
         for module, name, value in [
             (head, "_CACHED", 4),
             (head, "_MOST_CACHED", 8),
-            (store, "_MOST_PENDING", 5),
-            (journal.Journal, "SIZE", 150),
         ]:
             self.small.enter_context(mock.patch.object(module, name, value))
         self.small.enter_context(without_compaction())
@@ -287,7 +284,7 @@ def test_opening_a_damaged_manifest_raises(path):
         RocksDBTimerQueue(path)
 
 
-def test_reads_include_pending_writes(path):
+def test_reads_include_single_writes(path):
     near, far, farther = timers_of(7, 2_500, 3_500)
     with RocksDBTimerQueue(path) as queue:
         queue.add_many(timers_of(*range(3_000)))
@@ -304,14 +301,8 @@ def test_reads_include_pending_writes(path):
         assert list(queue) == timers_of(*range(7), *range(8, 3_000), 3_500)
 
 
-@pytest.mark.parametrize(("most_pending", "size"), [(5, 1 << 20), (1_000, 100)])
-def test_every_single_write_survives_a_kill(path, most_pending, size):
-    """Kill while writes are pending, alone or together, or after the batch was full by number or size."""
-    with (
-        mock.patch.object(store, "_MOST_PENDING", most_pending),
-        mock.patch.object(journal.Journal, "SIZE", size),
-        RocksDBTimerQueue(path) as queue,
-    ):
+def test_every_single_write_survives_a_kill(path):
+    with RocksDBTimerQueue(path) as queue:
         for number in range(18):
             queue.add((number, "key", None))
             if number % 3 == 2:
@@ -320,20 +311,6 @@ def test_every_single_write_survives_a_kill(path, most_pending, size):
             shutil.copytree(path, left)
             with RocksDBTimerQueue(left) as found:
                 assert list(found) == timers_of(*range((number + 1) // 3, number + 1))
-
-
-def test_a_damaged_journal_is_read_up_to_the_damage(path):
-    queue = RocksDBTimerQueue(path)
-    for timer in timers_of(1, 2, 3):
-        queue.add(timer)
-    left = path.with_name("left")
-    shutil.copytree(path, left)
-    queue.close()
-    file = left / "timerheap.journal"
-    last = file.read_bytes().rfind(b"key")
-    damage([file], last / file.stat().st_size, b"K")
-    with RocksDBTimerQueue(left) as queue:
-        assert list(queue) == timers_of(1, 2)
 
 
 def test_a_failing_write_leaves_the_queue_unchanged(path):
@@ -348,7 +325,10 @@ def test_a_failing_write_leaves_the_queue_unchanged(path):
             ]:
                 with pytest.raises(OSError, match="no space"):
                     call()
-        with mock.patch.object(store.Store, "_write_soon", side_effect=full):
+        with (
+            mock.patch.object(store.Store, "add", side_effect=full),
+            mock.patch.object(store.Store, "remove", side_effect=full),
+        ):
             for call in [
                 lambda: queue.add(timers_of(-1)[0]),
                 queue.poll,
@@ -360,22 +340,8 @@ def test_a_failing_write_leaves_the_queue_unchanged(path):
         assert [queue.poll() for _ in range(3_000)] == timers_of(*range(3_000))
 
 
-def test_pending_writes_are_kept_while_the_disk_is_full(path):
-    with RocksDBTimerQueue(path) as queue, mock.patch.object(store, "_MOST_PENDING", 10):
-        with mock.patch.object(store.Store, "_write", side_effect=OSError("no space left on device")):
-            for timer in timers_of(*range(10)):
-                queue.add(timer)
-            for _ in range(3):
-                with pytest.raises(OSError, match="no space"):
-                    queue.add(timers_of(10)[0])
-        assert list(queue) == timers_of(*range(10))
-        queue.add(timers_of(10)[0])
-    with RocksDBTimerQueue(path) as queue:
-        assert list(queue) == timers_of(*range(11))
-
-
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_key_larger_than_the_journal_survives_a_kill(path, sync):
+def test_a_large_key_survives_a_kill(path, sync):
     large = b"k" * 300_000
     queue = RocksDBTimerQueue(path, hash_code=len, sync=sync)
     queue.add((1, large, None))

@@ -1,15 +1,12 @@
-"""Sorted byte strings in RocksDB, with a file of entries that are not yet written in bulk."""
+"""Sorted byte strings in RocksDB."""
 
 from __future__ import annotations
 
 import json
-import mmap
-import struct
 import tempfile
 import weakref
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -18,75 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import rocksdict
 
-ADDED, REMOVED = 1, 2
-
-_HEAD = struct.Struct("<IHB")  # checksum, length, kind; the entry follows
-_JOURNAL_GENERATION = struct.Struct("<QB")
-
-# The store uses two keys of the database itself; they sort before the entries.
-_FORMAT, _GENERATION = b"", b"\0"
-FIRST = b"\0\0"
+# The store uses a key of the database itself, which sorts before the entries.
+_FORMAT = b""
+FIRST = b"\0"
 
 _FORMAT_NAME = "timerheap timers"
 _FORMAT_VERSION = 1
-_JOURNAL = "timerheap.journal"
-_MOST_PENDING = 8_192
-
-
-class Journal:
-    """A memory-mapped file of entries, which the operating system keeps when the process is killed.
-
-    Appending an entry costs a copy; a log file would cost a system call. Each entry belongs to a generation,
-    which is part of its checksum. Starting a new generation invalidates all entries without writing anything.
-
-    path: the file; created if it does not exist
-    generation: the generation of the entries to append, uint64
-    OSError: if the file cannot be created, or the disk is full
-    """
-
-    SIZE = 1 << 20
-
-    def __init__(self, path: Path, generation: int) -> None:
-        with path.open("a+b") as file:
-            # Write zeros to allocate the disk space: without space, writing to the mapping ends the process.
-            file.write(bytes(max(0, self.SIZE - file.tell())))
-            file.flush()
-            self._memory = mmap.mmap(file.fileno(), 0)
-        self.begin(generation)
-
-    def begin(self, generation: int) -> None:
-        """Invalidate all entries and start the given generation."""
-        self._seeds = [zlib.crc32(_JOURNAL_GENERATION.pack(generation, kind)) for kind in (0, ADDED, REMOVED)]
-        self._memory.seek(0)
-
-    def append(self, kind: int, entry: bytes) -> bool:
-        """Append an entry; return False if it does not fit."""
-        try:
-            head = _HEAD.pack(zlib.crc32(entry, self._seeds[kind]), len(entry), kind)
-            self._memory.write(head + entry)
-        except (ValueError, struct.error):  # the end of the file; an entry of more than 65535 bytes
-            return False
-        return True
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the current generation has no entries."""
-        return self._memory.tell() == 0
-
-    def entries(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the entries of the current generation, up to the first incomplete one."""
-        memory, at = self._memory[:], 0
-        while at + _HEAD.size <= len(memory):
-            checksum, length, kind = _HEAD.unpack_from(memory, at)
-            at += _HEAD.size + length
-            entry = memory[at - length : at]
-            if kind not in (ADDED, REMOVED) or zlib.crc32(entry, self._seeds[kind]) != checksum:
-                return
-            yield kind, entry
-
-    def close(self) -> None:
-        """Close the file."""
-        self._memory.close()
 
 
 class Store:
@@ -100,8 +34,8 @@ class Store:
     OSError: if RocksDB cannot open the directory: it is in use, damaged, or holds another kind of database
     ValueError: if the directory holds other data, or was created with other properties
 
-    Single writes are collected, as in Flink's ``RocksDBWriteBatchWrapper``, and written in bulk or before the
-    next scan; until then they are in a `Journal`. A temporary store needs no journal and no write-ahead log.
+    Writes are in RocksDB's write-ahead log, which the operating system keeps when the process is killed. A
+    temporary store needs none.
     """
 
     def __init__(self, path: str | PathLike[str] | None, properties: dict[str, Any], sync: bool) -> None:
@@ -120,36 +54,25 @@ class Store:
         try:
             if temporary is not None:
                 self._open.enter_context(temporary)
-            with self._errors("opened"):
-                self.path.mkdir(parents=True, exist_ok=True)
-                self._db = rocksdict.Rdict(str(self.path), _options(rocksdict))
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._db = self._call("opened", rocksdict.Rdict, str(self.path), _options(rocksdict))
             self._open.callback(self._db.close)
             how = rocksdict.WriteOptions()
             how.sync = sync
             how.disable_wal = temporary is not None
             self._db.set_write_options(how)
-            self._pending: dict[bytes, int] = {}
-            self._sync = sync
-            self._generation = self._check_properties(properties)
-            self._journal: Journal | None = None
-            if temporary is None:
-                self._journal = Journal(self.path / _JOURNAL, self._generation)
-                self._open.callback(self._journal.close)
-                self._pending.update((entry, kind) for kind, entry in self._journal.entries())
-                self.flush()
+            self._check_properties(properties)
         except BaseException:
             self._finalizer()
             raise
 
-    def _check_properties(self, properties: dict[str, Any]) -> int:
-        """Check the stored properties, or store those of a new store; return the journal's generation."""
+    def _check_properties(self, properties: dict[str, Any]) -> None:
+        """Check the stored properties, or store those of a new store."""
         wanted = {"format": _FORMAT_NAME, "version": _FORMAT_VERSION, **properties}
-        with self._errors("read"):
-            stored = self._db.get(_FORMAT)
-            generation = self._db.get(_GENERATION) or bytes(8)
-            if stored is None and next(iter(self._db.keys()), None) is None:
-                self._db.put(_FORMAT, json.dumps(wanted).encode())
-                return 0
+        stored = self._call("read", self._db.get, _FORMAT)
+        if stored is None and next(iter(self._db.keys()), None) is None:
+            self._call("written", self._db.put, _FORMAT, json.dumps(wanted).encode())
+            return
         try:
             found = json.loads(stored)
             for name, value in wanted.items():
@@ -161,35 +84,25 @@ class Store:
             raise ValueError(
                 f"path must be a new directory or one of {_FORMAT_NAME}, got {self.path}"
             ) from error
-        return int.from_bytes(generation, "big")
 
     def close(self) -> None:
-        """Flush, and close the database; a temporary directory is removed. Closing again has no effect."""
+        """Close the database; a temporary directory is removed. Closing again has no effect."""
         if not self.is_closed:
             try:
-                self.flush()
+                self._call("closed", self._finalizer)
             finally:
                 self.is_closed = True
-                with self._errors("closed"):
-                    self._finalizer()
 
     def add(self, entry: bytes) -> None:
         """Add one entry unless it is present."""
-        if self._sync:
-            self.add_many([entry])
-        else:
-            self._write_soon(ADDED, entry)
+        self._call("written", self._db.put, entry, b"")
 
     def remove(self, entry: bytes) -> None:
         """Remove one entry if it is present."""
-        if self._sync:
-            self.remove_many([entry])
-        else:
-            self._write_soon(REMOVED, entry)
+        self._call("written", self._db.delete, entry)
 
     def add_many(self, entries: Iterable[bytes]) -> None:
         """Add all entries or, on an error, none. Sorted entries take a third of the time."""
-        self.flush()
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         put = batch.put
         for entry in entries:
@@ -198,7 +111,6 @@ class Store:
 
     def remove_many(self, entries: Sequence[bytes]) -> None:
         """Remove all entries or, on an error, none."""
-        self.flush()
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         delete = batch.delete
         for entry in entries:
@@ -207,8 +119,7 @@ class Store:
 
     def clear(self) -> None:
         """Remove all entries."""
-        self.flush()
-        last = next(self._db.keys(backwards=True), FIRST)
+        last = self._call("read", lambda: next(self._db.keys(backwards=True), FIRST))
         if last > FIRST:
             batch = self._rocksdict.WriteBatch(raw_mode=True)
             batch.delete_range(FIRST, last + b"\0")
@@ -216,8 +127,8 @@ class Store:
 
     def scan(self, start: bytes, size: int = 4_096) -> Iterator[list[bytes]]:
         """Return an iterator over chunks of the current entries from `start` on, in order."""
-        self.flush()
-        return self._chunks(self._db.keys(from_key=start), start, size)
+        entries = self._call("read", lambda: self._db.keys(from_key=start))
+        return self._chunks(entries, start, size)
 
     def _chunks(self, entries: Iterator[bytes], start: bytes, size: int) -> Iterator[list[bytes]]:
         chunk = list(islice(entries, size))
@@ -225,62 +136,30 @@ class Store:
             yield chunk
             start = chunk[-1]
             chunk = list(islice(entries, size))
-        with self._errors("read"):  # this iterator ends silently on an error; another one reports it
-            rest = self._db.iter()
-            rest.seek(chunk[-1] if chunk else start)
-            while rest.valid():
-                rest.next()
-            rest.status()
+        # That iterator ends silently on an error; another one reports it.
+        self._call("read", self._read_on, chunk[-1] if chunk else start)
         if chunk:
             yield chunk
 
+    def _read_on(self, start: bytes) -> None:
+        rest = self._db.iter()
+        rest.seek(start)
+        while rest.valid():
+            rest.next()
+        rest.status()
+
     def __contains__(self, entry: bytes) -> bool:
-        if self.is_closed:
-            self.flush()  # raises an error
-        waiting = self._pending.get(entry)
-        if waiting is not None:
-            return waiting == ADDED
-        with self._errors("read"):
-            return self._db.get(entry) is not None
-
-    def flush(self) -> None:
-        """Write the pending entries to the database."""
-        if self.is_closed:
-            raise ValueError(f"the store in {self.path} is closed; open it again with a new queue")
-        if not self._pending and (self._journal is None or self._journal.is_empty):
-            return
-        batch = self._rocksdict.WriteBatch(raw_mode=True)
-        for entry in sorted(self._pending):  # sorted entries take a third of the time
-            if self._pending[entry] == ADDED:
-                batch.put(entry, b"")
-            else:
-                batch.delete(entry)
-        batch.put(_GENERATION, (self._generation + 1).to_bytes(8, "big"))
-        self._write(batch)
-        self._pending.clear()
-        self._generation += 1
-        if self._journal is not None:
-            self._journal.begin(self._generation)
-
-    def _write_soon(self, kind: int, entry: bytes) -> None:
-        if self.is_closed or len(self._pending) >= _MOST_PENDING:
-            self.flush()
-        journal = self._journal
-        if journal is not None and not journal.append(kind, entry):
-            self.flush()
-            if not journal.append(kind, entry):  # the entry is larger than the journal
-                return self.add_many([entry]) if kind == ADDED else self.remove_many([entry])
-        self._pending[entry] = kind
+        return self._call("read", self._db.get, entry) is not None
 
     def _write(self, batch: rocksdict.WriteBatch) -> None:
-        with self._errors("written"):
-            self._db.write(batch)
+        self._call("written", self._db.write, batch)
 
-    @contextmanager
-    def _errors(self, done: str) -> Iterator[None]:
-        """Convert RocksDB's errors, which have no type of their own, to OSErrors."""
+    def _call(self, done: str, call: Callable[..., Any], *arguments: object) -> Any:
+        """Call RocksDB, and convert its errors, which have no type of their own, to OSErrors."""
+        if self.is_closed:
+            raise ValueError(f"the store in {self.path} is closed; open it again with a new queue")
         try:
-            yield
+            return call(*arguments)
         except OSError:
             raise
         except Exception as error:

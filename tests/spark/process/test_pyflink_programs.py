@@ -189,7 +189,7 @@ def test_a_window_function_has_side_outputs(spark, tmp_path, streams):
         assert timerheap.spark.side_output(counts, TOO_LONG).columns == ["f0", "f1"]
         with pytest.raises(ValueError, match=r"tag must be one of .* \['too long'\], got 'other'"):
             timerheap.spark.side_output(counts, OutputTag("other", Types.LONG()))
-        with pytest.raises(ValueError, match="df must be what process"):
+        with pytest.raises(ValueError, match="df must be what a function"):
             timerheap.spark.side_output(spark.range(1), TOO_LONG)
 
     assert sorted(side) == [("hi", 0), ("hi", 5)]

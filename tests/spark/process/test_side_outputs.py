@@ -99,7 +99,7 @@ def test_results_that_were_combined_have_no_side_outputs(df: DataFrame) -> None:
         ),
     }
     for node, one in combined.items():
-        with pytest.raises(ValueError, match=rf"df must be what process\(\), .* which comes from {node}"):
+        with pytest.raises(ValueError, match=rf"df must be what a function .* which comes from {node}"):
             timerheap.spark.side_output(one, ODD)
     with pytest.raises(ValueError, match="which comes from LogicalRDD"):
         timerheap.spark.late_rows(df)

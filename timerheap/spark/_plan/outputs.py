@@ -30,8 +30,8 @@ _PASSING_ON_CONNECT = {
     "ToDF",
 }
 _WANTED = (
-    "df must be what process(), process_two() or another operator returned, perhaps after where(), select(), "
-    "withColumn() or alias()"
+    "df must be what a function of timerheap.spark returned, perhaps after where(), select(), withColumn() "
+    "or alias()"
 )
 
 

@@ -39,7 +39,7 @@ LAYERS = {
     ],
     "spark": [
         "_arrow _columns",
-        "_compat _sockets",
+        "_compat _sockets _stored_windows",
         "_group",
         "_query",
         "_exchange _settings _stateful_timers",

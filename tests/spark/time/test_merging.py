@@ -8,7 +8,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap.spark._group.tables import last_rows, latest_versions
+from timerheap.spark._group.tables import last_rows
+from timerheap.spark._stored_windows import latest_versions
 
 IDS = st.integers(0, 4)
 ROWS = pa.schema([("id", pa.int64()), ("value", pa.large_string())])

@@ -72,12 +72,12 @@ PROCESSING_TIMERS = 17
 KEYS = 18
 ROWS = 20
 CLOCK = 21
-OWN = 22
 EVENT_EXPIRIES = 23
 PROCESSING_EXPIRIES = 24
 TIMER_NAMES = 25
 MANIFEST = 32
 USER_STATE = 64
+OWN = frozenset([22, *range(40, USER_STATE)])  # of an `OwnPart`; each feature that has one takes a number
 
 _SMALL = 4096
 _SLACK = 16 << 10

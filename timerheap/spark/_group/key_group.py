@@ -425,7 +425,7 @@ class StoredGroup(KeyGroup):
 
     def __init__(self, store: ChunkReader, manifest: Manifest, kinds: Collection[int]) -> None:
         self.manifest = manifest
-        self.stored_own: StoredOwn | None = None
+        self.stored_own: dict[int, StoredOwn] = {}
         runs = [run for run in manifest.runs if run.kind in kinds]
         found = {run.kind: (name, schema) for run, name, schema in described(store, runs)}
         rows = found[ROWS][1] if ROWS in found else pa.schema([])
@@ -443,10 +443,10 @@ class StoredGroup(KeyGroup):
 
     def part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
         """Return the part that a run of chunks belongs to."""
-        if kind != OWN:
+        if kind not in OWN:
             return super().part(kind, name, schema)
-        self.stored_own = StoredOwn(name, schema)
-        return self.stored_own
+        self.stored_own[kind] = StoredOwn(name, schema)
+        return self.stored_own[kind]
 
 
 class StoredOwn:

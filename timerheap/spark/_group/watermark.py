@@ -579,14 +579,3 @@ class WatermarkState:
 def is_late(timestamps: np.ndarray, watermark: int) -> np.ndarray:
     """Return which rows are late, shape (n,): those at the watermark or behind it."""
     return timestamps <= watermark
-
-
-def late_in_spark(rows: pa.RecordBatch, event_time: tuple[str, ...], watermark: int) -> np.ndarray:
-    """Return which rows Spark's operator calls late, shape (n,): those up to a watermark in ms, not null."""
-    name, *fields = event_time
-    column = rows.column(name)
-    for inner in fields:
-        column = pc.struct_field(column, inner)
-    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    late: np.ndarray = pc.less_equal(micros, watermark * 1000).fill_null(False).to_numpy(zero_copy_only=False)
-    return late

@@ -25,7 +25,7 @@ from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.columns import python_values, row_class
 from timerheap.spark._group.key_group import KeyGroup, UserState
 from timerheap.spark._group.timers import JournalledTimers, KeyTimers
-from timerheap.spark._group.watermark import WatermarkState, decode_clock, late_in_spark
+from timerheap.spark._group.watermark import WatermarkState, decode_clock
 from timerheap.spark._processors.processor_records import FrameRecords, FrameSettings, Records, RowRecords
 from timerheap.spark._processors.processor_states import STATES, DeclaredState, ProcessorHandle, Scope
 from timerheap.spark._processors.spark_values import UnsafeOrder, reader_of
@@ -411,7 +411,7 @@ class ProcessorPartition(Partition):
         """Return the rows that are not late."""
         if not (self._follows and self._work.event_time):
             return rows
-        late = late_in_spark(rows.rows, self._work.event_time, max(seen, 0))  # Spark's watermark begins at 0
+        late = _late_in_spark(rows.rows, self._work.event_time, max(seen, 0))  # Spark's watermark begins at 0
         if not late.any():
             return rows
         count = int(late.sum())
@@ -518,3 +518,14 @@ class ProcessorWork(Work):
 
 def _of(bound: BoundGroup, rows: KeyedRows | None) -> list[tuple[BoundGroup, KeyedRows]]:
     return [] if rows is None else [(bound, rows)]
+
+
+def _late_in_spark(rows: pa.RecordBatch, event_time: tuple[str, ...], watermark: int) -> np.ndarray:
+    """Return which rows Spark's operator calls late, shape (n,): those up to a watermark in ms, not null."""
+    name, *fields = event_time
+    column = rows.column(name)
+    for inner in fields:
+        column = pc.struct_field(column, inner)
+    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    late: np.ndarray = pc.less_equal(micros, watermark * 1000).fill_null(False).to_numpy(zero_copy_only=False)
+    return late

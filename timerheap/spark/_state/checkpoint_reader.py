@@ -37,7 +37,6 @@ from timerheap.spark._group.checkpoint import (
     EVENT_TIMERS,
     KEYS,
     MANIFEST,
-    OWN,
     PROCESSING_TIMERS,
     ROWS,
     TIMER_NAMES,
@@ -51,6 +50,7 @@ from timerheap.spark._group.tables import shown_keys
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
 from timerheap.spark._state import state_tables as tables
 from timerheap.spark._state.state_tables import TIMESTAMP, readable
+from timerheap.spark._stored_windows import WINDOWS
 from timerheap.spark._worker.spark_store import LEDGER, Ledger, expect_whole, foreign
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkStatus, WatermarkStrategy
@@ -222,7 +222,7 @@ class Survey:
     @property
     def windows(self) -> StoredPart | None:
         """The windows."""
-        return self._part(OWN)
+        return self._part(WINDOWS)
 
     @property
     def states(self) -> dict[str, list[StoredPart]]:
@@ -470,7 +470,7 @@ class CheckpointState:
         bounds = ["session_start", "session_end"] if session else ["slice_end"]
         own = [(name, pa.timestamp("us")) for name in bounds]
         own += [(_accumulator(field.name), field.type) for field in _accumulators(part)]
-        return self._table(tables.windows, [KEYS, OWN], self._with_keys(own))
+        return self._table(tables.windows, [KEYS, WINDOWS], self._with_keys(own))
 
     def groups(self) -> DataFrame:
         """Return the key groups, one a row.

@@ -54,10 +54,10 @@ class _FromCheckpoint:
         """
         group = KeyGroup(query.layout)
         for kind, name, schema in self.state._survey.parts:
-            if kind == OWN:
+            if kind in OWN:
                 raise ValueError(
                     "initial_state must be the state of process() or process_two(), got that of "
-                    f"{self.state.checkpoint!r}, which has the windows {name}"
+                    f"{self.state.checkpoint!r}, which has {name}"
                 )
             name = query.rename_state.get(name, name)
             if kind < USER_STATE or (name not in query.drop_state and name not in group.states):

@@ -39,10 +39,11 @@ from timerheap.spark._group.checkpoint import (
 from timerheap.spark._group.growing_state import log_type
 from timerheap.spark._group.key_group import BROADCAST_STATE, StoredGroup, StoredOwn, load_group
 from timerheap.spark._group.split import contents_of, keyed, named_timers, split
-from timerheap.spark._group.tables import latest_versions, shown_keys, with_version
+from timerheap.spark._group.tables import shown_keys
 from timerheap.spark._group.timers import PUSH
 from timerheap.spark._group.timers import SCHEMA as TIMERS
 from timerheap.spark._query import Query
+from timerheap.spark._stored_windows import WINDOWS, latest_versions, with_version
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 INITIAL = "label int, key_group int, clock binary, contents binary"
@@ -207,9 +208,9 @@ def buffered_rows(names: list[str], group: StoredGroup, key_group: int) -> Colum
 
 def windows(group: StoredGroup, key_group: int) -> Columns:
     """Yield the windows: keys, the start of a session, the end, the accumulators, key group."""
-    if group.stored_own is None:
+    if WINDOWS not in group.stored_own:
         return
-    rows = _accumulators(group.stored_own)
+    rows = _accumulators(group.stored_own[WINDOWS])
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     ids, end = (columns.pop(name).to_numpy() for name in (KEY_HASH, SLICE_END))
     bounds = [end]
@@ -245,7 +246,7 @@ def groups(group: StoredGroup, key_group: int) -> Columns:
         *(_counted(len(each)) for each in times),
         *(readable(each.min(initial=never, keepdims=True)) for each in times),
         _counted(len(group.rows)),
-        _counted(0 if group.stored_own is None else _accumulators(group.stored_own).num_rows),
+        _counted(_accumulators(group.stored_own[WINDOWS]).num_rows if WINDOWS in group.stored_own else 0),
         pa.array([list(sizes.items())], pa.map_(pa.string(), pa.int64())),
         _counted(manifest.late_rows),
         _counted(sum(run.nbytes for run in manifest.runs)),

@@ -12,9 +12,8 @@ import pyarrow as pa
 from timerheap._native._core import TimerHeap
 from timerheap.spark._arrow import widen
 from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END
-from timerheap.spark._group.checkpoint import OWN
 from timerheap.spark._group.memory import PROCESS, Block, Memory
-from timerheap.spark._group.tables import latest_versions, with_version
+from timerheap.spark._stored_windows import WINDOWS, latest_versions, with_version
 from timerheap.spark._windows.partial_aggregates import PartialColumns, WindowSpec
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf.partials import Partials
@@ -91,7 +90,7 @@ class WindowsPart(ABC):
     windows.
     """
 
-    kind = OWN
+    kind = WINDOWS
     id_column = 0
     windows: GlobalWindowAggregate | SessionWindowAggregate
     _losses: int

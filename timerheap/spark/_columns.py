@@ -9,7 +9,7 @@ HIDDEN = "__timerheap_"  # begins all names of hidden columns, and no name of a 
 # In checkpoints, as names of keys, of rows that wait and of accumulators: changing one makes them unreadable.
 
 TIME = f"{HIDDEN}time"  # the event time if it is no column of the user's: of two inputs, or of an assigner
-_COMPUTED = f"{HIDDEN}column"  # begins columns of the user's expressions, which functions do not see
+COMPUTED = f"{HIDDEN}column"  # begins columns of the user's expressions, which functions do not see
 INPUT = f"{HIDDEN}input"  # the number of a row's input, 0 or 1, where there are two
 KEY = f"{HIDDEN}key"  # begins the key columns of two inputs; their numbers follow
 SIDES = f"{HIDDEN}left", f"{HIDDEN}right"  # the rows of two inputs, structs, one of which is null
@@ -26,7 +26,7 @@ BATCH_WINDOW = [f"{HIDDEN}batch_window_start", f"{HIDDEN}batch_window_end", f"{H
 """The window of a micro-batch in which SQL groups rows by `WINDOW`."""
 
 ENDS = f"{HIDDEN}ends"  # the watermark at which the window of a row ends, in epoch ms
-GROUPING_SET = f"{_COMPUTED}2:number of the grouping set"
+GROUPING_SET = f"{COMPUTED}2:number of the grouping set"
 ORDER = f"{HIDDEN}order"  # begins the columns by which SQL ranks rows; their numbers follow
 RANK = f"{HIDDEN}rank"
 ARRIVAL = f"{HIDDEN}batch", f"{HIDDEN}place"  # the micro-batch of a row, and its place in that
@@ -73,36 +73,19 @@ OF_KEY = f"{HIDDEN}of_key"  # begins the key columns beside the rows of a chunk;
 
 
 def computed_name(number: int, name: str) -> str:
-    """Return the name of a computed column, which has a number that is unique among the columns.
-
-    Examples
-    --------
-    >>> computed_name(3, "lower(k)")
-    '__timerheap_column3:lower(k)'
-    """
-    return f"{_COMPUTED}{number}:{name}"
+    """Return the name of a computed column, which has a number that is unique among the columns."""
+    return f"{COMPUTED}{number}:{name}"
 
 
 def shown_name(name: str) -> str:
-    """Return the name that users know a column by: that of the expression if the column is computed.
-
-    Examples
-    --------
-    >>> shown_name(computed_name(3, "lower(k)")), shown_name("k")
-    ('lower(k)', 'k')
-    """
-    return name.split(":", 1)[1] if name.startswith(_COMPUTED) else name
+    """Return the name that users know a column by: that of the expression if the column is computed."""
+    return name.split(":", 1)[1] if name.startswith(COMPUTED) else name
 
 
 def added_name(name: str, taken: Iterable[str]) -> str:
     """Return the name of a column that timerheap adds to columns of the user's, whatever their names.
 
     Names that differ in their case alone are one name in Spark.
-
-    Examples
-    --------
-    >>> added_name("value", ["k"]), added_name("value", ["VALUE", "timerheap_value"])
-    ('value', 'timerheap_timerheap_value')
     """
     known = {each.lower() for each in taken}
     while name.lower() in known:
@@ -116,8 +99,3 @@ def distinct(names: Iterable[str]) -> list[str]:
     for name in names:
         found.append(added_name(name, found))
     return found
-
-
-def visible(names: Iterable[str]) -> list[str]:
-    """Return the names of the columns that are not computed."""
-    return [name for name in names if not name.startswith(_COMPUTED)]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from timerheap.output_tag import OutputTag
-from timerheap.spark._columns import LATE_BY, LATE_ROWS, TIME, distinct, shown_name, visible
+from timerheap.spark._columns import COMPUTED, LATE_BY, LATE_ROWS, TIME
 from timerheap.spark._compat import nullable, to_arrow_schema
 from timerheap.types import arrow_type
 from timerheap.watermarks import WatermarkStrategy
@@ -73,18 +73,18 @@ class Query:
     announces: bool = False  # whether a task of the pack stage without rows says so to all partitions
     own: OwnLayout | None = None  # what key groups have besides keys, timers, rows and states
     has_metrics: bool = False  # whether the function has metrics of its own, which the query observes
-    key_names: list[str] | None = None  # those that the user knows, without keys that only timerheap has
+    key_names: list[str] | None = None  # distinct ones for users, without keys that only timerheap has
     encrypted: bool = False  # whether Spark encrypts local files, so that live state must stay in memory
 
     @property
     def key_columns(self) -> list[str]:
         """The names of the user's key columns in tables of the state."""
-        return distinct(map(shown_name, self.key if self.key_names is None else self.key_names))
+        return self.key if self.key_names is None else self.key_names
 
     @cached_property
     def seen_rows(self) -> StructType:
         """Type of the rows that the function sees: `rows` without `TIME` and computed columns."""
-        return StructType([self.rows[name] for name in visible(self.rows.names) if name != TIME])
+        return StructType([f for f in self.rows if f.name != TIME and not f.name.startswith(COMPUTED)])
 
     @cached_property
     def schema(self) -> pa.Schema:

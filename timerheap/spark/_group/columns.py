@@ -505,13 +505,6 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
 
     ``Row`` is Python code that searches the names at each access, which takes longer than everything else
     that is done for a row. A row that is pickled becomes a plain ``Row``.
-
-    Examples
-    --------
-    >>> class_ = row_class(("key", "at"))
-    >>> row = tuple.__new__(class_, ["a", 5])
-    >>> row.at, row["key"], row[-1], isinstance(row, Row)
-    (5, 'a', 5, True)
     """
     places = {name: names.index(name) for name in names}
     attributes = {name for name in names if not hasattr(Row, name) and not name.startswith("__")}
@@ -523,16 +516,7 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
 
 @cache
 def changeable_class(names: tuple[str, ...]) -> type[Row]:
-    """Return a `row_class` of rows whose items can be set, as those of PyFlink's ``Row``.
-
-    Examples
-    --------
-    >>> row = changeable_row("key", "at")("a", 5)
-    >>> row[1] += 1
-    >>> row["key"] = "b"
-    >>> row
-    Row(key='b', at=6)
-    """
+    """Return a `row_class` of rows whose items can be set, as those of PyFlink's ``Row``."""
     places = {name: names.index(name) for name in names}
 
     def put(row: Any, item: Any, value: Any) -> None:

@@ -43,11 +43,7 @@ _TABLES: dict[str, type[UserState]] = {table.shape: table for table in (StateTab
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
 _PARTS = ("keys", "event", "processing", "rows", "own")
-_NEW: dict[str, Any] = dict.fromkeys(_PARTS, ()) | {
-    "names": None,
-    "states": {},
-    "expiries": {},
-}  # the head of a new group
+_NEW: dict[str, Any] = {**dict.fromkeys(_PARTS, ()), "names": None, "states": {}, "expiries": {}}  # a head
 
 BROADCAST_STATE = "broadcast:"
 """Prefix of the names of broadcast states, which a function asks for when it has rows.
@@ -395,13 +391,7 @@ def _of_namespace(timers: JournalledTimers, namespace: int) -> tuple[np.ndarray,
 
 
 def expiry_namespace(name: str) -> int:
-    """Return the namespace of the expiries of a state, which depends on its name alone.
-
-    Examples
-    --------
-    >>> expiry_namespace("seen") == expiry_namespace("seen") != expiry_namespace("count")
-    True
-    """
+    """Return the namespace of the expiries of a state, which depends on its name alone."""
     return xxh64(name.encode()) - (1 << 63)
 
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from timerheap._arguments import not_negative
 from timerheap._values import expect_shallow
-from timerheap.spark._columns import HIDDEN, TIME, computed_name, shown_name
+from timerheap.spark._columns import HIDDEN, TIME, computed_name, distinct, shown_name
 from timerheap.spark._compat import grouping_of, to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
 from timerheap.spark._group.key_group import BROADCAST_STATE
@@ -688,9 +688,10 @@ def query_of(
         "ties": first.ties,
         "late_row": first.rows,
         "late_columns": tuple(first.rows.names),
-        "key_names": [shown_name(name) for name in first.key],
+        "key_names": first.key,
     }
     known = {**of_first, **fields}
+    known["key_names"] = distinct(map(shown_name, known["key_names"]))
     if late != "emit":
         known["late_row"] = None
     return Query(

@@ -59,11 +59,9 @@ def marked(input: Input, *others: Input) -> DataFrame:
 
 def hashed(df: DataFrame, key: list[str]) -> DataFrame:
     """Return marked rows with the hash of their key if Spark has to compute it."""
-    types = [named_column(df, "key", name) for name in key]
-    rows = df
-    if not hashed_when_packed(types):
-        rows = df.withColumn(HASH, kept_only(df, _key_hash(key)))
-    return rows
+    if hashed_when_packed([named_column(df, "key", name) for name in key]):
+        return df
+    return df.withColumn(HASH, kept_only(df, _key_hash(key)))
 
 
 def kept_only(df: DataFrame, column: Column) -> Column:
@@ -139,18 +137,10 @@ def build(
 ) -> DataFrame:
     """Return the result of a query.
 
-    Parameters
-    ----------
-    query : Query
-    df : pyspark.sql.DataFrame
-        The input rows with their marks; see `timerheap.spark._plan.build.marked`.
-    start : Start, optional
-    broadcast : DataFrame, optional
-        The rows that go to every key group.
-    each_batch : bool, default False
-        Whether each micro-batch of a stream is a batch of its own, without state.
-    output_mode, event_time_column : str
-        As Spark's ``transformWithState`` has them.
+    df: the input rows with their marks; see `marked`
+    broadcast: the rows that go to every key group
+    each_batch: whether each micro-batch of a stream is a batch of its own, without state
+    output_mode, event_time_column: as Spark's ``transformWithState`` has them
     """
     check_settings(df)
     work: Work = query.work
@@ -188,7 +178,18 @@ def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | No
 
     Those of `broadcast` are in blobs for all partitions. In a batch the column `AT` is beside each blob.
     """
-    blobs = map_batches(hashed(df, query.key), Telling(_packer(query, SEEN in df.columns), letters), PACKED)
+    event_time = query.event_time
+    times = () if event_time is None else query.times or (TimeColumn("event_time", event_time, "df"),)
+    packer = Packer(
+        key=query.key[0],
+        event_time=event_time,
+        times=() if SEEN in df.columns else times,
+        null_time=query.null_time,
+        max_parallelism=query.max_parallelism,
+        announces=query.announces,
+        reduce=query.reduce,
+    )
+    blobs = map_batches(hashed(df, query.key), Telling(packer, letters), PACKED)
     if broadcast is not None:
         rules = Telling(Broadcaster(query.max_parallelism), letters)
         blobs = blobs.unionAll(map_batches(broadcast, rules, PACKED))
@@ -201,17 +202,3 @@ def planned(df: DataFrame, max_parallelism: int | None) -> Placement:
     """Return the placement by the session's settings; a running query goes by its checkpoint's."""
     partitions = df.sparkSession.conf.get("spark.sql.shuffle.partitions")
     return Placement.of(max_parallelism, int(partitions or DEFAULT_PARTITIONS))
-
-
-def _packer(query: Query, seen: bool) -> Packer:
-    event_time = query.event_time
-    times = () if event_time is None else query.times or (TimeColumn("event_time", event_time, "df"),)
-    return Packer(
-        key=query.key[0],
-        event_time=event_time,
-        times=() if seen else times,
-        null_time=query.null_time,
-        max_parallelism=query.max_parallelism,
-        announces=query.announces,
-        reduce=query.reduce,
-    )

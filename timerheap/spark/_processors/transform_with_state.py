@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from timerheap.spark._columns import distinct
 from timerheap.spark._compat import on_connect, refuse_connect
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import (
@@ -97,6 +98,7 @@ def run_processor(
             has_event_time=bool(event_time_column_name),
         ),
         key=keys,
+        key_names=distinct(keys),
         rows=df.schema,
         result=parsed_schema(output_schema),
         event_time=None,

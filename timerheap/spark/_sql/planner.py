@@ -36,6 +36,7 @@ from timerheap.spark._columns import (
     WINDOW,
     WINDOW_COLUMNS,
     computed_name,
+    distinct,
     shown_name,
 )
 from timerheap.spark._compat import on_connect, to_arrow_schema, with_columns
@@ -528,7 +529,7 @@ class _Planner:
             order="arrival" if time is None else order,
             time_mode="None" if ended else time_mode(df, False, *strategies),
             max_parallelism=sources[0].max_parallelism,
-            key_names=[name for name in keys if not name.startswith(HIDDEN)],
+            key_names=distinct(shown_name(name) for name in keys if not name.startswith(HIDDEN)),
             reduce=local,
             late=late,
             late_row=StructType([df.schema[name] for name in late_columns]) if emits else None,

@@ -23,13 +23,13 @@ from timerheap._arguments import Length, positive
 from timerheap.spark._columns import (
     AHEAD,
     CHANNEL,
+    COMPUTED,
     EARLY,
     KEPT,
     NO_KEY,
     WINDOW_COLUMNS,
     computed_name,
     shown_name,
-    visible,
 )
 from timerheap.spark._compat import to_arrow_schema, with_columns
 from timerheap.spark._plan.arguments import (
@@ -117,7 +117,9 @@ class WindowPlan:
             rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
         marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
         rows = self.with_inputs(rows)
-        late_columns = visible(source.df.columns) if source.late == "emit" else []
+        late_columns = (
+            [n for n in source.df.columns if not n.startswith(COMPUTED)] if source.late == "emit" else []
+        )
         used = [*keys, *([] if time is None else [time]), *late_columns, *self.dtypes]
         used = list(dict.fromkeys(used))
         rows = rows.select(*map(quoted, [*used, *marks]))
@@ -134,7 +136,7 @@ class WindowPlan:
             rows=StructType([rows.schema[name] for name in used]),
             late_row=StructType([source.df.schema[name] for name in late_columns]),
             late_columns=tuple(late_columns),
-            key_names=[shown_name(name) for name in self.keys],
+            key_names=self.keys,
             times=() if time is None else (TimeColumn("time", time, "df"),),
             own=work,
             **self._local_stage(keys, work.spec),

@@ -338,10 +338,9 @@ class ResultBuffer:
 
     def batch(self, batch: Any, source: str) -> None:
         """Add a record batch, or a tag and one; errors name `source`, the method that has yielded it."""
-        if is_tagged(batch):
-            self._side.add_batch(*batch)
-            return
         if not isinstance(batch, (pa.RecordBatch, pa.Table)):
+            if is_tagged(batch):
+                return self._side.add_batch(*batch)
             raise TypeError(f"{source} yielded a {type(batch).__name__}; yield a pyarrow.RecordBatch")
         if self._takes_nulls and isinstance(batch, pa.RecordBatch) and batch.schema.equals(self._schema):
             self._gather()

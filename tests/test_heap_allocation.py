@@ -239,7 +239,6 @@ OF_AN_INDEX = {
     "clear": lambda index: index.clear(),
     "nbytes": lambda index: index.nbytes,
     "len": len,
-    "repr": repr,
     "_check": lambda index: index._check(),
 }
 

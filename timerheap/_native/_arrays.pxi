@@ -83,8 +83,7 @@ cdef class ArrayView:
             raise ValueError("stored must have the kind and the width of this array, got others")
         if not cnp.PyArray_ISWRITEABLE(result):
             raise ValueError("same must be writeable")
-        if th_array_compare(&stored.a, <const int64_t *>cnp.PyArray_DATA(at), &self.a,
-                            <uint8_t *>cnp.PyArray_DATA(result)) != TH_YES:
+        if th_array_compare(&stored.a, _int64s(at), &self.a, _uint8s(result)) != TH_YES:
             raise ValueError("a place or an offset lies outside of its array")
 
 
@@ -110,7 +109,7 @@ def secret_hashes(columns, n, seed):
     cdef th_array *array = <th_array *>cnp.PyArray_DATA(arrays)
     for k in range(count):
         array[k] = (<ArrayView>held[k]).a
-    if th_array_hash_many(array, count, rows, seeds, <int64_t *>cnp.PyArray_DATA(hashes)) != TH_YES:
+    if th_array_hash_many(array, count, rows, seeds, _int64s(hashes)) != TH_YES:
         raise ValueError("an offset lies outside of its array")
     return hashes
 

@@ -136,7 +136,7 @@ cdef tuple _read_column(const unsigned char[::1] view, object bytes_, uint64_t a
         return NESTED, 0, validity, None, bytes_[at:at + column.size]
     if column.kind == TH_TEXT and width in (1, 2, 4):
         wide = _empty(rows + 1, cnp.NPY_INT32)
-        if th_pack_offsets(_at(view, at), width, rows, column.size, <int32_t *>cnp.PyArray_DATA(wide)) != TH_YES:
+        if th_pack_offsets(&view[0] + at, width, rows, column.size, <int32_t *>cnp.PyArray_DATA(wide)) != TH_YES:
             raise _wrong_frame("the lengths of a text do not add up")
         at += _padded(values)
         return TEXT, 4, validity, wide, bytes_[at:at + column.size]
@@ -146,13 +146,9 @@ cdef tuple _read_column(const unsigned char[::1] view, object bytes_, uint64_t a
         if width not in (1, 2, 4):
             raise _wrong_frame(f"numbers cannot have {width} bytes")
         wide = _empty(rows, cnp.NPY_INT64)
-        th_pack_widen(_at(view, at), width, column.base, rows, <int64_t *>cnp.PyArray_DATA(wide))
+        th_pack_widen(&view[0] + at, width, column.base, rows, _int64s(wide))
         return FIXED, 8, validity, None, wide
     return column.kind, width, validity, None, data
-
-
-cdef const uint8_t *_at(const unsigned char[::1] view, uint64_t at) noexcept:
-    return &view[0] + at
 
 # Rows to frames, on csrc/th_pack.h.
 
@@ -167,7 +163,7 @@ def spark_hashes(ArrayView values not None):
     if values.a.kind != TH_TEXT and (values.a.kind != TH_FIXED or width not in (1, 2, 4, 8)):
         raise ValueError("values must be TEXT, or FIXED with a width of 1, 2, 4 or 8 bytes, got others")
     cdef cnp.ndarray hashes = _empty(values.a.n, cnp.NPY_INT64)
-    if th_pack_hash(&values.a, <int64_t *>cnp.PyArray_DATA(hashes)) != TH_YES:
+    if th_pack_hash(&values.a, _int64s(hashes)) != TH_YES:
         raise ValueError("an offset lies outside of its array")
     return hashes
 
@@ -201,26 +197,26 @@ cdef class Packing:
         cdef size_t used = min(n, count), rank = 0, group, partition
         for partition in range(used):
             for group in range(partition, n, count):
-                (<int64_t *>cnp.PyArray_DATA(self.groups))[rank] = group
+                _int64s(self.groups)[rank] = group
                 (<uint16_t *>cnp.PyArray_DATA(rank_of))[group] = rank
                 rank += 1
         self.ranks = []
         for k, one in enumerate(hashes):
             part = _column_of(one, f"hashes[{k}]", cnp.NPY_INT64, len(one))
             ranks = _empty(part.shape[0], cnp.NPY_UINT16)
-            th_pack_rank(<const int64_t *>cnp.PyArray_DATA(part), part.shape[0], n,
+            th_pack_rank(_int64s(part), part.shape[0], n,
                          <const uint16_t *>cnp.PyArray_DATA(rank_of), <uint16_t *>cnp.PyArray_DATA(ranks),
                          <uint64_t *>cnp.PyArray_DATA(self.counts))
             self.ranks.append(ranks)
         self.find_partitions(n, count)
 
     cdef int find_partitions(self, size_t n, size_t count) except -1:
-        """Find the partitions that have rows."""
+        """Find the partitions that have rows. A loop, as NumPy's own do not survive every failed allocation."""
         cdef const uint64_t *counts = <const uint64_t *>cnp.PyArray_DATA(self.counts)
         cdef size_t used = min(n, count), partition, rank = 0, end, found = 0
         cdef uint64_t rows
         cdef cnp.ndarray columns = _empty(3 * used, cnp.NPY_INT64)
-        cdef int64_t *column = <int64_t *>cnp.PyArray_DATA(columns)
+        cdef int64_t *column = _int64s(columns)
         for partition in range(used):
             rows, end = 0, rank + (n - partition + count - 1) // count
             for r in range(rank, end):
@@ -248,7 +244,7 @@ cdef class Packing:
         for part in self.ranks:
             rank = <const uint16_t *>cnp.PyArray_DATA(part)
             for i in range(<size_t>part.shape[0]):
-                (<int64_t *>cnp.PyArray_DATA(order))[next_[rank[i]]] = row
+                _int64s(order)[next_[rank[i]]] = row
                 next_[rank[i]] += 1
                 row += 1
         return order
@@ -350,7 +346,7 @@ cdef class _FrameWriter:
     cdef size_t rank(self, size_t frame) noexcept:
         """Return the first rank of a frame, or the end of the ranks."""
         cdef cnp.ndarray starts = self.packing.starts
-        return (<const int64_t *>cnp.PyArray_DATA(starts))[frame] if frame < self.frames else self.n_ranks
+        return _int64s(starts)[frame] if frame < self.frames else self.n_ranks
 
     cdef int write(self) except -1:
         cdef size_t f, k, r
@@ -377,14 +373,14 @@ cdef class _FrameWriter:
         at = 0
         for f in range(self.frames):
             head = <_Frame *>cnp.PyArray_DATA(self.heads) + f
-            self.write_front(<uint8_t *>cnp.PyArray_DATA(self.data) + at, head, f)
+            self.write_front(_uint8s(self.data) + at, head, f)
             at = ends[f]
         self.write_columns()
         return 0
 
     cdef int write_front(self, uint8_t *start, _Frame *head, size_t f) except -1:
         cdef uint64_t *counts = <uint64_t *>cnp.PyArray_DATA(self.packing.counts)
-        cdef int64_t *groups = <int64_t *>cnp.PyArray_DATA(self.packing.groups)
+        cdef int64_t *groups = _int64s(self.packing.groups)
         cdef uint8_t *to = start + sizeof(_Frame)
         cdef uint32_t pair[2]
         cdef size_t r
@@ -415,7 +411,7 @@ cdef class _FrameWriter:
         cdef const _Column *column
         cdef size_t f, k
         cdef bint nulls
-        cdef uint8_t *start = <uint8_t *>cnp.PyArray_DATA(self.data)
+        cdef uint8_t *start = _uint8s(self.data)
         cdef uint64_t at = 0
         for f in range(self.frames):
             head = <const _Frame *>cnp.PyArray_DATA(self.heads) + f

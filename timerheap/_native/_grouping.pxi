@@ -74,7 +74,7 @@ cdef class SliceGroups:
         group = <uint32_t *>cnp.PyArray_DATA(numbers)
         for k in range(self.columns):
             (<th_array *>cnp.PyArray_DATA(self.arrays))[self.parts * self.columns + k] = (<ArrayView>held[k]).a
-        rows.hash, rows.slice = <const int64_t *>cnp.PyArray_DATA(hash), <const int64_t *>cnp.PyArray_DATA(slice_)
+        rows.hash, rows.slice = _int64s(hash), _int64s(slice_)
         rows.key, rows.columns = <const th_array *>cnp.PyArray_DATA(self.arrays), self.columns
         rows.n, rows.part = n, self.parts
         try:
@@ -91,7 +91,7 @@ cdef class SliceGroups:
             del self.numbers[self.parts:]
             th_groups_undo(&self.t, before, groups, group, done)
             raise
-        th_groups_firsts(&self.t, before, <int64_t *>cnp.PyArray_DATA(firsts))
+        th_groups_firsts(&self.t, before, _int64s(firsts))
         self.parts += 1
         self.rows += n
         return firsts
@@ -150,9 +150,9 @@ cdef class SliceGroups:
             n = self.t.groups
             keys, slices, sizes = _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_INT64)
         for i in range(n):
-            (<int64_t *>cnp.PyArray_DATA(keys))[i] = self.t.group[i].key
-            (<int64_t *>cnp.PyArray_DATA(slices))[i] = self.t.group[i].slice
-            (<int64_t *>cnp.PyArray_DATA(sizes))[i] = self.t.group[i].rows
+            _int64s(keys)[i] = self.t.group[i].key
+            _int64s(slices)[i] = self.t.group[i].slice
+            _int64s(sizes)[i] = self.t.group[i].rows
         return keys, slices, sizes
 
     def order(self):
@@ -165,14 +165,13 @@ cdef class SliceGroups:
         while parts != self.parts:  # otherwise an allocation has added some
             parts = self.parts
             order, nexts = _empty(self.rows, cnp.NPY_INT64), _empty(self.t.groups, cnp.NPY_INT64)
-        next_ = <int64_t *>cnp.PyArray_DATA(nexts)
+        next_ = _int64s(nexts)
         for i in range(self.t.groups):
             next_[i] = first
             first += self.t.group[i].rows
         first = 0
         for part in self.numbers:
-            th_groups_order(<const uint32_t *>cnp.PyArray_DATA(part), part.shape[0], first, next_,
-                            <int64_t *>cnp.PyArray_DATA(order))
+            th_groups_order(<const uint32_t *>cnp.PyArray_DATA(part), part.shape[0], first, next_, _int64s(order))
             first += part.shape[0]
         return order
 
@@ -209,9 +208,8 @@ cdef class PlaceNumbers:
         cdef cnp.ndarray at = _column_of(places, "places", cnp.NPY_INT64, n)
         cdef cnp.ndarray numbers = _empty(n, cnp.NPY_INT64), added = _empty(n, cnp.NPY_BOOL)
         result = numbers, added
-        if th_group_numbers(<const int64_t *>cnp.PyArray_DATA(at), n, self.places,
-                            <uint32_t *>cnp.PyArray_DATA(self.number_of), &self.keys,
-                            <int64_t *>cnp.PyArray_DATA(numbers), <uint8_t *>cnp.PyArray_DATA(added)) != TH_YES:
+        if th_group_numbers(_int64s(at), n, self.places, <uint32_t *>cnp.PyArray_DATA(self.number_of), &self.keys,
+                            _int64s(numbers), _uint8s(added)) != TH_YES:
             raise ValueError(f"places must be from 0 to {<int64_t>self.places - 1}")
         return result
 
@@ -232,13 +230,11 @@ def wave_order(rows, numbers, keys):
     cdef cnp.ndarray seen = _zeros(limit, cnp.NPY_UINT32), ranks = _empty(n, cnp.NPY_UINT32)
     cdef cnp.ndarray order = _empty(n, cnp.NPY_INT64), ordered_numbers = _empty(n, cnp.NPY_INT64), stops
     cdef uint32_t *rank = <uint32_t *>cnp.PyArray_DATA(ranks)
-    cdef th_ordered ordered = th_ordered(<const int64_t *>cnp.PyArray_DATA(row),
-                                         <const int64_t *>cnp.PyArray_DATA(number), n, count, limit)
+    cdef th_ordered ordered = th_ordered(_int64s(row), _int64s(number), n, count, limit)
     if th_group_ranks(&ordered, <uint32_t *>cnp.PyArray_DATA(seen), rank, &waves) != TH_YES:
         raise ValueError(f"rows must be from 0 to {<int64_t>count - 1}, and numbers from 0 to {limit - 1}")
     stops = _zeros(waves, cnp.NPY_INT64)
-    th_group_waves(&ordered, rank, waves, <int64_t *>cnp.PyArray_DATA(stops), <int64_t *>cnp.PyArray_DATA(order),
-                   <int64_t *>cnp.PyArray_DATA(ordered_numbers))
+    th_group_waves(&ordered, rank, waves, _int64s(stops), _int64s(order), _int64s(ordered_numbers))
     return order, ordered_numbers, stops
 
 
@@ -252,7 +248,7 @@ def row_order(first, second, third):
     cdef cnp.ndarray b = _column_of(second, "second", cnp.NPY_INT64, n)
     cdef cnp.ndarray c = _column_of(third, "third", cnp.NPY_INT64, n)
     cdef cnp.ndarray order = _empty(n, cnp.NPY_INT64), scratch = _empty(n, cnp.NPY_UINT64)
-    data[0], data[1] = <const int64_t *>cnp.PyArray_DATA(a), <const int64_t *>cnp.PyArray_DATA(b)
-    data[2] = <const int64_t *>cnp.PyArray_DATA(c)
+    data[0], data[1] = _int64s(a), _int64s(b)
+    data[2] = _int64s(c)
     th_row_order(data, n, <uint64_t *>cnp.PyArray_DATA(order), <uint64_t *>cnp.PyArray_DATA(scratch))
     return order

@@ -26,10 +26,7 @@ cdef class _HeapMemory(_Borrower):
     # ---- memory ----
 
     cdef int resize(self, size_t cap) except -1:
-        """Move the heap to new memory; views of the old memory stay valid.
-
-        Allocating may run other threads, so callers must read the heap again afterwards.
-        """
+        """See `_Borrower.resize`; views of the old memory stay valid."""
         if cap > TH_MAX_ROWS:
             raise MemoryError(f"a heap must hold at most {TH_MAX_ROWS} timers, got {cap}")
         return self.resize_arrays(cap) if self.memory is None else self.resize_block(cap)
@@ -73,15 +70,8 @@ cdef class _HeapMemory(_Borrower):
         """Shrink a heap that is less than a quarter full until it is half full."""
         return self.shrink(max(2 * self.h.len, <size_t>_SMALL)) if self.h.len < self.h.cap // 4 else 0
 
-    cdef int shrink(self, size_t cap) except -1:
-        """Move the heap to less memory, unless allocating it fails."""
-        cap = max(cap, self.reserved)
-        if cap < self.h.cap:
-            try:
-                self.resize(cap)
-            except Exception:  # MemoryError, or whatever else a Memory raises
-                pass
-        return 0
+    cdef size_t capacity(self) noexcept:
+        return self.h.cap
 
     cdef int make_room(self, object n, str name) except -1:
         cdef int64_t cap = _int64(n, name)

@@ -7,14 +7,6 @@ cdef class IdIndex(_Borrower):
 
     It lives in one block of `memory`, a Memory, or in memory of its own. Each call is atomic under the GIL. All
     int64 are valid ids and values. An id takes 26 to 39 bytes in a large index that grows.
-
-    Examples
-    --------
-    >>> index = IdIndex()
-    >>> index.put_many([7, 8, 7], [1, 2, 3])
-    array([ True,  True, False])
-    >>> index.find_many([7, 9])
-    (array([3, 0]), array([ True, False]))
     """
 
     cdef th_table t
@@ -27,7 +19,6 @@ cdef class IdIndex(_Borrower):
     # ---- memory ----
 
     cdef int resize(self, size_t cap) except -1:
-        """Move the index to new memory. Allocating may run other threads, so callers must read the index again."""
         cdef size_t size = th_table_size(cap)
         cdef _Memory old, room = None
         cdef void *start = NULL
@@ -67,14 +58,8 @@ cdef class IdIndex(_Borrower):
         if <size_t>cap > self.t.cap:
             self.resize(cap)
 
-    cdef int shrink(self, size_t cap) except -1:
-        """Move the index to less memory, unless allocating it fails."""
-        if cap < self.t.cap:
-            try:
-                self.resize(cap)
-            except Exception:  # MemoryError, or whatever else a Memory raises
-                pass
-        return 0
+    cdef size_t capacity(self) noexcept:
+        return self.t.cap
 
     @property
     def nbytes(self):
@@ -111,7 +96,7 @@ cdef class IdIndex(_Borrower):
         cdef size_t n = rows.count()
         cdef cnp.ndarray values = _empty(n, cnp.NPY_INT64), found = _empty(n, cnp.NPY_BOOL)
         result = values, found
-        th_table_find_many(&self.t, id_, n, <int64_t *>cnp.PyArray_DATA(values), <uint8_t *>cnp.PyArray_DATA(found))
+        th_table_find_many(&self.t, id_, n, _int64s(values), _uint8s(found))
         return result
 
     def put_many(self, ids, values):
@@ -125,8 +110,8 @@ cdef class IdIndex(_Borrower):
         cdef size_t n = rows.count(), need = 0, cap = self.t.cap
         cdef cnp.ndarray added = _empty(n, cnp.NPY_BOOL)
         cdef cnp.ndarray entries = _empty(n, cnp.NPY_UINT32), old = _empty(n, cnp.NPY_INT64)
-        cdef th_undo undo = th_undo(<uint32_t *>cnp.PyArray_DATA(entries), <int64_t *>cnp.PyArray_DATA(old))
-        while th_table_put_many(&self.t, id_, value, n, <uint8_t *>cnp.PyArray_DATA(added), undo, &need) == TH_FULL:
+        cdef th_undo undo = th_undo(<uint32_t *>cnp.PyArray_DATA(entries), _int64s(old))
+        while th_table_put_many(&self.t, id_, value, n, _uint8s(added), undo, &need) == TH_FULL:
             self.grow(need)
         if self.t.cap > cap and self.t.cap - self.t.len > self.t.len // 2:  # the index grew for ids that were not new
             self.shrink(max(self.t.len + self.t.len // 8, <size_t>_SMALL))
@@ -142,7 +127,7 @@ cdef class IdIndex(_Borrower):
         cdef size_t n = rows.count()
         cdef cnp.ndarray values = _empty(n, cnp.NPY_INT64), found = _empty(n, cnp.NPY_BOOL)
         result = values, found
-        th_table_remove_many(&self.t, id_, n, <int64_t *>cnp.PyArray_DATA(values), <uint8_t *>cnp.PyArray_DATA(found))
+        th_table_remove_many(&self.t, id_, n, _int64s(values), _uint8s(found))
         if self.t.len < self.t.cap // 4:
             self.shrink(max(2 * self.t.len, <size_t>_SMALL))
         return result
@@ -154,7 +139,7 @@ cdef class IdIndex(_Borrower):
         cdef cnp.ndarray ids = _empty(self.t.len, cnp.NPY_INT64)
         while <size_t>ids.shape[0] != self.t.len:  # another thread has changed the index
             ids = _empty(self.t.len, cnp.NPY_INT64)
-        th_table_items(&self.t, <int64_t *>cnp.PyArray_DATA(ids), NULL)
+        th_table_items(&self.t, _int64s(ids), NULL)
         return ids
 
     def items(self):
@@ -167,14 +152,11 @@ cdef class IdIndex(_Borrower):
             result = ids, values
             if n == self.t.len:  # otherwise another thread has changed the index
                 break
-        th_table_items(&self.t, <int64_t *>cnp.PyArray_DATA(ids), <int64_t *>cnp.PyArray_DATA(values))
+        th_table_items(&self.t, _int64s(ids), _int64s(values))
         return result
 
     def __len__(self):
         return self.t.len
-
-    def __repr__(self):
-        return f"<timerheap.IdIndex of {self.t.len} ids>"
 
     def clear(self):
         """Remove all ids and release all memory. O(1)."""

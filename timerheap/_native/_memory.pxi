@@ -76,6 +76,14 @@ cdef inline cnp.ndarray _zeros(size_t n, int dtype):
     return cnp.PyArray_ZEROS(1, &shape, dtype, 0)
 
 
+cdef inline int64_t *_int64s(cnp.ndarray array) noexcept:
+    return <int64_t *>cnp.PyArray_DATA(array)
+
+
+cdef inline uint8_t *_uint8s(cnp.ndarray array) noexcept:
+    return <uint8_t *>cnp.PyArray_DATA(array)
+
+
 @cython.final
 @cython.no_gc  # otherwise the array could be reached with gc.get_referents()
 @cython.auto_pickle(False)
@@ -192,6 +200,23 @@ cdef class _Borrower:
         """Return a block that is not in use any more."""
         if room is not None and room.block is not None:
             self.memory.release(room.block)
+        return 0
+
+    cdef size_t capacity(self) noexcept:
+        return 0
+
+    cdef int resize(self, size_t cap) except -1:
+        """Move the structure to new memory. Allocating may run other threads: read the structure again."""
+        return 0
+
+    cdef int shrink(self, size_t cap) except -1:
+        """Move the structure to less memory, unless allocating it fails."""
+        cap = max(cap, self.reserved)
+        if cap < self.capacity():
+            try:
+                self.resize(cap)
+            except Exception:  # MemoryError, or whatever else a Memory raises
+                pass
         return 0
 
     cdef list describe(self, uint64_t kind, size_t cap, size_t n):

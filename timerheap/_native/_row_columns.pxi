@@ -8,12 +8,6 @@ cdef class ColumnReader:
 
     `format` is "integer", of FIXED with a width of 1, 2, 4 or 8; "float", of FLOAT; "bool", of BITS; or "string" or
     "binary", of TEXT.
-
-    Examples
-    --------
-    >>> view = ArrayView(FIXED, 2, 1, 2, b"\\x06", None, np.array([7, 8, 9], np.int16))
-    >>> ColumnReader("integer", view).tolist()
-    [8, 9]
     """
 
     cdef ArrayView view
@@ -288,7 +282,6 @@ cdef class RowSource:
 # Records of a function, whose values are written to the buffers of Arrow columns as they come.
 
 cdef extern from "Python.h":
-    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     bint PyObject_TypeCheck(object o, PyTypeObject *type)
 
 cdef enum:
@@ -343,11 +336,11 @@ cdef class _ColumnWriter:
             else:
                 memcpy(cnp.PyArray_DATA(values), self.value, self.cap * self.width)
         self.held, self.values, self.bounds, self.cap = held, values, bounds, cap
-        self.is_held = <uint8_t *>cnp.PyArray_DATA(held)
+        self.is_held = _uint8s(held)
         if bounds is not None:
             self.bound = <int32_t *>cnp.PyArray_DATA(bounds)
         else:
-            self.value = <uint8_t *>cnp.PyArray_DATA(values)
+            self.value = _uint8s(values)
         return 0
 
     cdef int make_text_room(self, size_t room) except -1:
@@ -357,7 +350,7 @@ cdef class _ColumnWriter:
             return 0
         if self.room:
             memcpy(cnp.PyArray_DATA(more), self.byte, self.room)
-        self.bytes, self.byte, self.room = more, <uint8_t *>cnp.PyArray_DATA(more), room
+        self.bytes, self.byte, self.room = more, _uint8s(more), room
         return 0
 
     cdef int put(self, size_t row, object value) except -1:
@@ -448,8 +441,8 @@ cdef class _ColumnWriter:
 cdef cnp.ndarray _bitmap(cnp.ndarray of, size_t n):
     """Return flags of 0 or 1 as bits, the first one lowest."""
     cdef cnp.ndarray bits = _zeros((n + 7) // 8, cnp.NPY_UINT8)
-    cdef const uint8_t *flags = <const uint8_t *>cnp.PyArray_DATA(of)
-    cdef uint8_t *byte = <uint8_t *>cnp.PyArray_DATA(bits)
+    cdef const uint8_t *flags = _uint8s(of)
+    cdef uint8_t *byte = _uint8s(bits)
     cdef size_t i
     for i in range(n):
         byte[i >> 3] |= flags[i] << (i & 7)
@@ -464,15 +457,6 @@ cdef class RecordColumns:
     `formats` has for each column its format, as for `ColumnReader`, and the number of bytes of an integer; or, for
     one without a format, a callable that returns what is kept of a value, in a list, as whoever appended it may
     change it. There is room for `most` records. Tuples that start with an instance of `tag` are no records.
-
-    Examples
-    --------
-    >>> columns = RecordColumns([("integer", 2), list], 9, str)
-    >>> columns.append((5, [1])), columns.append((None, [2])), columns.append((70_000, [3])), len(columns)
-    (True, True, False, 2)
-    >>> (validity, _, values), objects = columns.take()
-    >>> values.view(np.int16), np.unpackbits(validity, bitorder="little")[:2], objects
-    (array([5, 0], dtype=int16), array([1, 0], dtype=uint8), [[1], [2]])
     """
 
     cdef list formats, writers

@@ -28,7 +28,7 @@ cdef class KeyNumbers:
             if self.n <= cap:
                 if self.n:
                     memcpy(cnp.PyArray_DATA(grown), self.ids, self.n * sizeof(int64_t))
-                self.array, self.ids, self.cap = grown, <int64_t *>cnp.PyArray_DATA(grown), cap
+                self.array, self.ids, self.cap = grown, _int64s(grown), cap
         return 0
 
     cdef Py_ssize_t number(self, int64_t id) except -1:
@@ -45,7 +45,7 @@ cdef class KeyNumbers:
         cdef size_t n = rows.count()
         cdef cnp.ndarray numbers = _empty(n, cnp.NPY_INT64)
         self.make_room(n)
-        th_table_number_many(&self.index.t, id_, n, <int64_t *>cnp.PyArray_DATA(numbers), self.ids)
+        th_table_number_many(&self.index.t, id_, n, _int64s(numbers), self.ids)
         self.n = self.index.t.len
         return numbers
 
@@ -60,16 +60,7 @@ cdef enum:
 @cython.final
 @cython.auto_pickle(False)
 cdef class KnownKeys:
-    """The keys of rows by their ids; a key is read from its row when it is asked for.
-
-    Examples
-    --------
-    >>> view = ArrayView(FIXED, 8, 0, 2, None, None, np.array([7, 8]))
-    >>> keys = KnownKeys()
-    >>> keys.add([100, 200], RowSource(tuple, ["k"], [ColumnReader("integer", view)], [0]))
-    >>> keys[200], 300 in keys
-    (8, False)
-    """
+    """The keys of rows by their ids; a key is read from its row when it is asked for."""
 
     cdef KeyNumbers numbers
     cdef list sources
@@ -93,7 +84,7 @@ cdef class KnownKeys:
         self.make_room()
         if known is not self.numbers or <size_t>array.shape[0] != n:
             raise RuntimeError("the keys must not be cleared while some are added")
-        number = <const int64_t *>cnp.PyArray_DATA(array)
+        number = _int64s(array)
         source = len(self.sources)
         self.sources.append(rows)
         for i in range(n):
@@ -111,7 +102,7 @@ cdef class KnownKeys:
                 memset(cnp.PyArray_DATA(grown), 0xFF, cap * sizeof(int64_t))
                 if self.cap:
                     memcpy(cnp.PyArray_DATA(grown), self.places, self.cap * sizeof(int64_t))
-                self.array, self.places, self.cap = grown, <int64_t *>cnp.PyArray_DATA(grown), cap
+                self.array, self.places, self.cap = grown, _int64s(grown), cap
         return 0
 
     def clear(self):

@@ -150,7 +150,7 @@ cdef class RowLoop:
     cdef int run(self, RowSource rows, object ids_, object timestamps_, bint stepping, bint ends,
                  object check) except -1:
         cdef cnp.ndarray ids = _contiguous(ids_, "ids"), timestamps = None, numbers
-        cdef const int64_t *id = <const int64_t *>cnp.PyArray_DATA(ids)
+        cdef const int64_t *id = _int64s(ids)
         cdef const int64_t *ts = NULL
         cdef const int64_t *number = NULL
         cdef Py_ssize_t n = len(rows), i
@@ -161,14 +161,14 @@ cdef class RowLoop:
         cdef tuple row = None
         if timestamps_ is not None:
             timestamps = _contiguous(timestamps_, "timestamps")
-            ts = <const int64_t *>cnp.PyArray_DATA(timestamps)
+            ts = _int64s(timestamps)
         elif stepping:
             raise TypeError("timestamps must be an array of int64, got None")
         if len(ids) != n or (ts and len(timestamps) != n):
             raise ValueError(f"ids and timestamps must have one value for each of {n} rows")
         if numbered.used:
             numbers = numbered.number_many(ids)
-            number = <const int64_t *>cnp.PyArray_DATA(numbers)
+            number = _int64s(numbers)
         process = self.function.process_element
         context.source, context.namespace = rows, 0
         context.begin_rows(ids, ends)

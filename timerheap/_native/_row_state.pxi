@@ -42,7 +42,7 @@ cdef class RowCells:
                     memcpy(cnp.PyArray_DATA(bits), self.bit, self.cap * sizeof(int64_t))
                     memcpy(cnp.PyArray_DATA(flags), self.flag, self.cap)
                 self.bits, self.flags, self.cap = bits, flags, cap
-                self.bit, self.flag = <int64_t *>cnp.PyArray_DATA(bits), <uint8_t *>cnp.PyArray_DATA(flags)
+                self.bit, self.flag = _int64s(bits), _uint8s(flags)
         return 0
 
     cdef int know(self, size_t number) except -1:
@@ -62,8 +62,8 @@ cdef class RowCells:
             raise RuntimeError("load must not change the values")
         for i in range(start, n):
             if not self.flag[i] & _KNOWN:
-                self.bit[i] = (<const int64_t *>cnp.PyArray_DATA(bits))[i - start]
-                self.flag[i] = _KNOWN | ((<const uint8_t *>cnp.PyArray_DATA(held))[i - start] & _HELD)
+                self.bit[i] = _int64s(bits)[i - start]
+                self.flag[i] = _KNOWN | (_uint8s(held)[i - start] & _HELD)
         self.loaded = n
         return 0
 
@@ -116,9 +116,9 @@ cdef class RowCells:
         n = 0
         for i in range(min(self.cap, self.numbers.n)):
             if self.flag[i] & _CHANGED:
-                (<int64_t *>cnp.PyArray_DATA(ids))[n] = self.numbers.ids[i]
-                (<int64_t *>cnp.PyArray_DATA(bits))[n] = self.bit[i]
-                (<uint8_t *>cnp.PyArray_DATA(held))[n] = self.flag[i] & _HELD
+                _int64s(ids)[n] = self.numbers.ids[i]
+                _int64s(bits)[n] = self.bit[i]
+                _uint8s(held)[n] = self.flag[i] & _HELD
                 self.flag[i] &= ~_CHANGED
                 n += 1
         return taken

@@ -53,7 +53,7 @@ cdef class TimerChanges:
             if self.n <= cap:
                 if self.n:
                     memcpy(cnp.PyArray_DATA(more), self.rows, 4 * self.n * sizeof(int64_t))
-                self.array, self.rows, self.cap = more, <int64_t *>cnp.PyArray_DATA(more), cap
+                self.array, self.rows, self.cap = more, _int64s(more), cap
         return 0
 
     cdef void write(self, int64_t op, int64_t ts, int64_t key, int64_t ns) noexcept:
@@ -90,7 +90,7 @@ cdef class TimerChanges:
             return 0
         if self.numbers is numbers and self.latest_cap:
             memcpy(cnp.PyArray_DATA(latest), self.latest, self.latest_cap * sizeof(int64_t))
-        self.latest_array, self.latest, self.latest_cap = latest, <int64_t *>cnp.PyArray_DATA(latest), cap
+        self.latest_array, self.latest, self.latest_cap = latest, _int64s(latest), cap
         self.numbers = numbers
         return 0
 
@@ -184,8 +184,7 @@ cdef class RowTimers:
     cdef dict due  # a heap of (timestamp, namespace) by key id, or None
     cdef int64_t until
 
-    def __init__(self, TimerHeap heap not None, TimerChanges changes not None, CurrentKey keys not None,
-                 names):
+    def __init__(self, TimerHeap heap not None, TimerChanges changes not None, CurrentKey keys not None, names):
         self.heap, self.changes, self.keys, self.names, self.known = heap, changes, keys, names, names.known
 
     def on_push(self, pushed):

@@ -103,12 +103,27 @@ cdef class _Heap(_HeapMemory):
         cdef th_column ns = rows.take(namespaces, "namespaces")
         cdef size_t n = rows.count(), need = 0, cap = self.h.cap
         cdef cnp.ndarray added = _empty(n, cnp.NPY_BOOL), where = _empty(n if self.h.identity else 0, cnp.NPY_UINT32)
-        while th_heap_push_many(&self.h, ts, key, ns, n, <uint8_t *>cnp.PyArray_DATA(added),
+        while th_heap_push_many(&self.h, ts, key, ns, n, _uint8s(added),
                                 <uint32_t *>cnp.PyArray_DATA(where), &need) == TH_FULL:
             self.grow(need)
         if self.h.cap > cap and self.h.cap - self.h.len > self.h.len // 3:  # the heap grew for rows that were not new
             self.shrink(max(self.h.len + self.h.len // 8, <size_t>_SMALL))
         return added
+
+    cdef cnp.ndarray remove_rows(self, object timestamps, object key_hashes, object namespaces, bint only_at):
+        """Remove many timers; with `only_at`, only if they are at `timestamps`, also those that move."""
+        cdef _Columns rows = _Columns(self)
+        cdef th_column ts = rows.take(timestamps, "timestamps")
+        cdef th_column key = rows.take(key_hashes, "key_hashes")
+        cdef th_column ns = rows.take(namespaces, "namespaces")
+        cdef size_t n = rows.count()
+        cdef cnp.ndarray removed = _empty(n, cnp.NPY_BOOL)
+        if only_at:
+            th_heap_take_many(&self.h, ts, key, ns, n, _uint8s(removed))
+        else:
+            th_heap_remove_many(&self.h, ts, key, ns, n, _uint8s(removed))
+        self.give_back()
+        return removed
 
     def remove_keys(self, key_hashes):
         """Remove all timers of k keys, with any timestamp and namespace, by scanning the heap. O(len + k).
@@ -133,7 +148,7 @@ cdef class _Heap(_HeapMemory):
         while size < 2 * n:
             size *= 2
         cdef cnp.ndarray memory = _zeros(size + 1, cnp.NPY_INT64)
-        cdef int64_t *table = <int64_t *>cnp.PyArray_DATA(memory)
+        cdef int64_t *table = _int64s(memory)
         # Create the int before any change, because its allocation may fail, too.
         cdef object removed = th_heap_count_keys(&self.h, key, n, table, size)
         if removed:
@@ -169,7 +184,7 @@ cdef class _Heap(_HeapMemory):
         while changes != self.h.changes:  # another thread has changed the heap
             n, changes = th_heap_count_due(&self.h, time), self.h.changes
             rows = _empty(n, cnp.NPY_INT64)
-        return rows[:th_heap_due_rows(&self.h, time, <int64_t *>cnp.PyArray_DATA(rows), n)]
+        return rows[:th_heap_due_rows(&self.h, time, _int64s(rows), n)]
 
     def pop_due(self, watermark, limit=None):
         """Remove and return all timers with timestamp <= `watermark`, in total order.
@@ -214,8 +229,8 @@ cdef class _Heap(_HeapMemory):
             else:
                 ts, key, ns = _empty(due.n, cnp.NPY_INT64), _empty(due.n, cnp.NPY_INT64), _empty(due.n, cnp.NPY_INT64)
                 batch = _batch(ts, key, ns)
-                due.ts, due.key = <int64_t *>cnp.PyArray_DATA(ts), <int64_t *>cnp.PyArray_DATA(key)
-                due.ns, due.room = <int64_t *>cnp.PyArray_DATA(ns), due.n
+                due.ts, due.key = _int64s(ts), _int64s(key)
+                due.ns, due.room = _int64s(ns), due.n
         self.give_back()
         return batch
 
@@ -224,7 +239,7 @@ cdef class _Heap(_HeapMemory):
     cdef cnp.ndarray view(self, int64_t *data, _Memory owner):
         cdef cnp.npy_intp n = self.h.len
         if owner is None:
-            data, owner = <int64_t *>cnp.PyArray_DATA(_NOTHING.array), _NOTHING
+            data, owner = _int64s(_NOTHING.array), _NOTHING
         cdef cnp.ndarray column = cnp.PyArray_SimpleNewFromData(1, &n, cnp.NPY_INT64, data)
         cnp.set_array_base(column, owner)
         cnp.PyArray_CLEARFLAGS(column, cnp.NPY_ARRAY_WRITEABLE)
@@ -314,7 +329,7 @@ cdef class _Heap(_HeapMemory):
         while n != self.h.len:  # another thread may change it in the meantime
             n = self.h.len
             columns = np.empty(3 * n, np.int64)
-        cdef int64_t *rows = <int64_t *>cnp.PyArray_DATA(columns)
+        cdef int64_t *rows = _int64s(columns)
         if n:
             memcpy(rows, self.h.ts, n * sizeof(int64_t))
             memcpy(rows + n, self.h.key, n * sizeof(int64_t))
@@ -351,7 +366,7 @@ cdef class _Heap(_HeapMemory):
         if not n:
             return heap
         cdef cnp.ndarray columns = np.frombuffer(payload, "<i8").astype(np.int64, copy=False)
-        cdef const int64_t *rows = <const int64_t *>cnp.PyArray_DATA(columns)
+        cdef const int64_t *rows = _int64s(columns)
         heap.resize(n)
         memcpy(heap.h.ts, rows, n * sizeof(int64_t))
         memcpy(heap.h.key, rows + n, n * sizeof(int64_t))

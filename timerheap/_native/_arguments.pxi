@@ -124,7 +124,7 @@ cdef class _Columns:
             array = array.copy()
             stride = 8
         self.owners.append(array)
-        return th_column(<const int64_t *>cnp.PyArray_DATA(array), stride // 8)
+        return th_column(_int64s(array), stride // 8)
 
     cdef th_column take_one(self, object value, str name) except *:
         cdef int64_t *cell = &self.values[self.used]

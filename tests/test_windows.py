@@ -21,6 +21,7 @@ from timerheap import (
 )
 from timerheap.flink import KeyContext
 from timerheap.flink.memory_states import MemoryRuntimeContext
+from timerheap.types import composite, list_of
 from timerheap.windows import (
     AggregateFunction,
     ContinuousEventTimeTrigger,
@@ -427,14 +428,16 @@ def test_a_window_keeps_states_of_all_kinds() -> None:
         states.of(ListStateDescriptor("value", LONG), one)
 
 
-def test_the_types_of_list_and_map_states_are_nested() -> None:
+def test_a_type_of_others_is_ddl_unless_one_of_them_is_an_arrow_type() -> None:
     pa = pytest.importorskip("pyarrow")
-    from timerheap.windows.states import _nested
 
-    assert _nested("bigint") == Types.LIST(LONG)
-    assert _nested(Types.STRING(), LONG) == Types.MAP(Types.STRING(), LONG)
-    assert _nested(pa.int64()) == pa.list_(pa.field("element", pa.int64()))
-    assert _nested(pa.string(), "bigint") == pa.map_(pa.string(), pa.int64())
+    def map_of(*types: object) -> object:
+        return composite(types, Types.MAP, lambda pa, *two: pa.map_(*two))
+
+    assert list_of("bigint") == Types.LIST(LONG)
+    assert map_of(Types.STRING(), "bigint") == Types.MAP(Types.STRING(), LONG)
+    assert list_of(pa.int64()) == pa.list_(pa.field("element", pa.int64()))
+    assert map_of(pa.string(), "bigint") == pa.map_(pa.string(), pa.int64())
 
 
 def test_an_element_without_a_timestamp_raises() -> None:

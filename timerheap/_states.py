@@ -39,18 +39,10 @@ class CurrentKey(Protocol):
 
 
 class KeyContext(Generic[K]):
-    """Holds the current key, which a service reads and also sets when a timer fires.
-
-    Any object with this attribute can be used instead. The services of one operator share a context.
-
-    Attributes
-    ----------
-    current_key : hashable
-        The current key; None before the first one.
-    """
+    """Holds the current key of the services of one operator; they set it, too, when a timer fires."""
 
     def __init__(self) -> None:
-        self.current_key: K = None  # type: ignore[assignment]
+        self.current_key: K = None  # type: ignore[assignment]  # before the first one
 
 
 class ValueContents(Protocol):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from timerheap._arguments import milliseconds
+from timerheap._arguments import Length, milliseconds
 from timerheap._values import records
 from timerheap.functions import Function, KeyedCoProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
 from timerheap.state import MapState, MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.types import TypeInformation, Types, _Subscripted, arrow_type
+from timerheap.types import Types, _Subscripted, list_of
 
 _OUTER = {"inner": "", "left": "left", "right": "right", "full": "left and right"}  # whose misses are emitted
 
@@ -180,8 +179,8 @@ class IntervalJoin(KeyedCoProcessFunction):
 
     def __init__(
         self,
-        lower_bound: int | timedelta | str,
-        upper_bound: int | timedelta | str,
+        lower_bound: Length,
+        upper_bound: Length,
         function: ProcessJoinFunction | Callable[[Any, Any], Any],
         *,
         how: str = "inner",
@@ -310,7 +309,7 @@ class _Side:
         self.late = late
         self.outlives = self.last if outer else max(self.last, 0)  # how long a row is kept
         self._name = name
-        self._types = _rows_by_time(name, row_type)
+        self._types = MapStateDescriptor(f"{name}_buffer", Types.LONG(), list_of(row_type, f"{name}_type"))
         self._matched: MapState | None = None  # by time, how many rows have a match: always the first ones
 
     def check(self, how: str) -> None:
@@ -369,20 +368,6 @@ class _Side:
         self._rows.remove(timestamp)
         self._matched.remove(timestamp)
         return rows[matched:]
-
-
-def _rows_by_time(side: str, row_type: object) -> MapStateDescriptor:
-    """Return the descriptor of a state that maps event times to rows."""
-    rows: object
-    if isinstance(row_type, TypeInformation):
-        rows = Types.LIST(row_type)
-    elif isinstance(row_type, str):
-        rows = Types.LIST(TypeInformation(row_type))
-    else:
-        import pyarrow as pa
-
-        rows = pa.list_(pa.field("element", arrow_type(row_type, f"{side}_type")))
-    return MapStateDescriptor(f"{side}_buffer", Types.LONG(), rows)
 
 
 def _event_time(row: Any, ctx: KeyedCoProcessFunction.Context) -> int:

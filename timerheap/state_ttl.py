@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Self, TypeVar
 
-from timerheap._arguments import positive, positive_int
+from timerheap._arguments import Length, positive, positive_int
 
 E = TypeVar("E", bound=Enum)
 
@@ -65,7 +65,7 @@ class StateTtlConfig:
         update_type: _UpdateType,
         state_visibility: _StateVisibility,
         ttl_time_characteristic: _TtlTimeCharacteristic,
-        ttl: int | timedelta | str,
+        ttl: Length,
     ) -> None:
         self._update_type = _member("update_type", update_type, _UpdateType)
         self._state_visibility = _member("state_visibility", state_visibility, _StateVisibility)
@@ -75,7 +75,7 @@ class StateTtlConfig:
         self._ttl = positive("ttl", ttl)
 
     @staticmethod
-    def new_builder(ttl: int | timedelta | str) -> StateTtlConfig.Builder:
+    def new_builder(ttl: Length) -> StateTtlConfig.Builder:
         """Return a builder; `ttl` is a duration of more than 0 ms."""
         return StateTtlConfig.Builder(ttl)
 
@@ -114,7 +114,7 @@ class StateTtlConfig:
         a timer removes state when it expires.
         """
 
-        def __init__(self, ttl: int | timedelta | str) -> None:
+        def __init__(self, ttl: Length) -> None:
             positive("ttl", ttl)
             self._ttl = ttl
             self._update_type = _UpdateType.OnCreateAndWrite
@@ -177,7 +177,7 @@ class StateTtlConfig:
             """Return the builder; a timer removes expired state."""
             return self
 
-        def set_ttl(self, ttl: int | timedelta | str) -> Self:
+        def set_ttl(self, ttl: Length) -> Self:
             """Set the time to live."""
             positive("ttl", ttl)
             self._ttl = ttl

@@ -210,33 +210,44 @@ def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
     """Return the Arrow type of a `TypeInformation`, a DDL string, a Spark type or an Arrow type.
 
     TypeError, ValueError: if `type_` is not a type, or not valid DDL; the message starts with `argument`
-
-    Examples
-    --------
-    >>> arrow_type("map<string, array<bigint>>")
-    MapType(map<string, list<element: int64>>)
     """
     import pyarrow as pa
 
     if isinstance(type_, pa.DataType):
         return type_
-    if isinstance(type_, TypeInformation):
-        ddl = type_.ddl
-    elif isinstance(type_, str):
-        ddl = type_
-    elif callable(getattr(type_, "jsonValue", None)):  # a Spark DataType, without importing pyspark
+    if isinstance(type_, TypeInformation | str):
+        return _Parser(type_ if isinstance(type_, str) else type_.ddl, argument).parse()
+    if callable(getattr(type_, "jsonValue", None)):  # a Spark DataType, without importing pyspark
         return _of_spark(type_.jsonValue(), argument)  # type: ignore[attr-defined]
-    elif type_ is None:
+    if type_ is None:
         raise TypeError(
             f"{argument}: the type must be given, since values are never pickled, got None; pass the type of "
             "the value, such as Types.LONG(), Types.STRING() or Types.TUPLE([Types.STRING(), Types.LONG()])"
         )
-    else:
-        raise TypeError(
-            f"{argument}: the type must be one of Types.*, a DDL string such as 'bigint', a Spark type or a "
-            f"pyarrow type, got {type_!r}"
-        )
-    return _Parser(ddl, argument).parse()
+    raise TypeError(
+        f"{argument}: the type must be one of Types.*, a DDL string such as 'bigint', a Spark type or a "
+        f"pyarrow type, got {type_!r}"
+    )
+
+
+def composite(
+    types: Sequence[object],
+    of_ddl: Callable[..., TypeInformation],
+    of_arrow: Callable[..., pa.DataType],
+    argument: str = "type",
+) -> object:
+    """Return a type of others: as DDL, which needs no pyarrow, or by ``of_arrow(pyarrow, *types)``."""
+    infos = [TypeInformation(type_) if isinstance(type_, str) else type_ for type_ in types]
+    if all(isinstance(info, TypeInformation) for info in infos):
+        return of_ddl(*infos)
+    import pyarrow as pa
+
+    return of_arrow(pa, *(arrow_type(info, argument) for info in infos))
+
+
+def list_of(type_: object, argument: str = "type") -> object:
+    """Return the type of lists of one type."""
+    return composite([type_], Types.LIST, lambda pa, each: pa.list_(pa.field("element", each)), argument)
 
 
 def _of_spark(json: Any, argument: str) -> pa.DataType:
@@ -273,15 +284,7 @@ def arrow_columns(ddl: str, argument: str) -> pa.Schema:
     """Return the Arrow schema of the columns of a DataFrame, given as Spark DDL.
 
     As in Spark, a ``timestamp`` is a moment, and a ``timestamp_ntz`` is not; types of state call them
-    ``instant`` and ``timestamp``.
-
-    ValueError: if `ddl` is not valid; the message starts with `argument`
-
-    Examples
-    --------
-    >>> arrow_columns("plane string, at timestamp not null", "input_schema")
-    plane: string
-    at: timestamp[us, tz=UTC] not null
+    ``instant`` and ``timestamp``. Errors start with `argument`.
     """
     return _ColumnsParser(ddl, argument).columns()
 

@@ -37,13 +37,7 @@ _DAY = 86_400_000  # ms; matplotlib counts days
 
 
 def report(state: CheckpointState, console: Console) -> None:
-    """Print what a checkpoint holds; times are in UTC.
-
-    Parameters
-    ----------
-    state : CheckpointState
-    console : rich.console.Console
-    """
+    """Print what a checkpoint holds; times are in UTC."""
     groups = _rows(state.groups().orderBy("key_group"))
     batch = Text(f"Checkpoint after micro-batch {state.batch_id}", "bold")
     batch.append(

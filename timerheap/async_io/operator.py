@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Generic, TypeVar
 
-from timerheap._arguments import int64, not_negative, positive_int
+from timerheap._arguments import Length, int64, not_negative, positive_int
 from timerheap._elements import StreamRecord, Watermark
 from timerheap.async_io.element_queue import (
     ElementQueue,
@@ -85,7 +84,7 @@ class AsyncWaitOperator(Generic[IN, OUT]):
         function: AsyncFunction[IN, OUT] | Callable[[IN], Awaitable[Iterable[OUT]]],
         *,
         capacity: int = 100,
-        timeout: int | timedelta | str | None = None,
+        timeout: Length | None = None,
         ordered: bool = True,
         retry: AsyncRetryStrategy | None = None,
     ) -> None:

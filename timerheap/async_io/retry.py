@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
-from timerheap._arguments import positive, positive_int
+from timerheap._arguments import Length, positive, positive_int
 
 __all__ = [
     "NO_RETRY_STRATEGY",
@@ -127,7 +126,7 @@ class AsyncRetryStrategy(ABC):
     @staticmethod
     def fixed_delay(
         max_attempts: int,
-        backoff_time_millis: int | timedelta | str,
+        backoff_time_millis: Length,
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
     ) -> AsyncRetryStrategy:
@@ -139,8 +138,8 @@ class AsyncRetryStrategy(ABC):
     @staticmethod
     def exponential_backoff(
         max_attempts: int,
-        initial_delay: int | timedelta | str,
-        max_retry_delay: int | timedelta | str,
+        initial_delay: Length,
+        max_retry_delay: Length,
         multiplier: float,
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
@@ -209,7 +208,7 @@ class FixedDelayRetryStrategy(_Bounded):
     def __init__(
         self,
         max_attempts: int,
-        backoff_time_millis: int | timedelta | str,
+        backoff_time_millis: Length,
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
     ) -> None:
@@ -242,8 +241,8 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
     def __init__(
         self,
         max_attempts: int,
-        initial_delay: int | timedelta | str,
-        max_retry_delay: int | timedelta | str,
+        initial_delay: Length,
+        max_retry_delay: Length,
         multiplier: float,
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,

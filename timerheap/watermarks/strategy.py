@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, NoReturn
 
-from timerheap._arguments import not_negative, positive
+from timerheap._arguments import Length, not_negative, positive
 from timerheap.watermarks.generators import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
@@ -94,7 +93,7 @@ class WatermarkStrategy:
         self.max_ahead: int | None = None
 
     @staticmethod
-    def for_bounded_out_of_orderness(max_out_of_orderness: int | timedelta | str) -> WatermarkStrategy:
+    def for_bounded_out_of_orderness(max_out_of_orderness: Length) -> WatermarkStrategy:
         """Return a strategy for rows at most `max_out_of_orderness` behind the largest timestamp so far."""
         ms = not_negative("max_out_of_orderness", max_out_of_orderness)
         strategy = WatermarkStrategy(lambda: BoundedOutOfOrdernessWatermarks(ms))
@@ -178,7 +177,7 @@ class WatermarkStrategy:
             )
         return self._with("timestamp_assigner", _CallableAssigner(timestamp_assigner))
 
-    def with_idleness(self, idle_timeout: int | timedelta | str) -> WatermarkStrategy:
+    def with_idleness(self, idle_timeout: Length) -> WatermarkStrategy:
         """Return a strategy whose channels become idle after `idle_timeout` without a row.
 
         An idle channel does not hold the watermark back until its next row.
@@ -190,7 +189,7 @@ class WatermarkStrategy:
         """
         return self._with("idle_timeout", positive("idle_timeout", idle_timeout))
 
-    def with_wall_clock(self, after: int | timedelta | str, lag: int | timedelta | str) -> WatermarkStrategy:
+    def with_wall_clock(self, after: Length, lag: Length) -> WatermarkStrategy:
         """Return a strategy whose watermark follows the clock while there are no rows.
 
         A channel, or a stream without channels, that has been quiet for `after` gets the watermark
@@ -211,7 +210,7 @@ class WatermarkStrategy:
         """
         return self._with("wall_clock", (positive("after", after), not_negative("lag", lag)))
 
-    def with_max_ahead(self, max_ahead: int | timedelta | str | None) -> WatermarkStrategy:
+    def with_max_ahead(self, max_ahead: Length | None) -> WatermarkStrategy:
         """Return a strategy whose watermark ignores timestamps too far ahead of processing time.
 
         The rows are kept and counted. Without the limit, one row with a wrong clock could make all other rows

@@ -21,19 +21,10 @@ _NAMED = 3  # number of channels in its first line
 class ChannelExplanation:
     """The state of one channel of a valve, with its distance from the other channels.
 
-    Parameters
-    ----------
-    channel : int
-    name : hashable or None
-    watermark : int
-        The watermark of the channel, epoch milliseconds; MIN_WATERMARK before its first.
-    status : WatermarkStatus
-    aligned : bool
-        Whether the channel is active and has caught up with the output since it became active.
-    behind : int or None
-        Milliseconds behind the furthest channel that has not ended; None before the first watermark.
-    holds : bool
-        Whether the output cannot rise before the watermark of this channel does.
+    watermark: MIN_WATERMARK before its first
+    aligned: whether the channel is active and has caught up with the output since it became active
+    behind: ms behind the furthest channel that has not ended; None before the first watermark
+    holds: whether the output cannot rise before the watermark of this channel does
     """
 
     channel: int
@@ -73,14 +64,8 @@ class Explanation:
 
     It prints as a table that starts with the channels that hold the watermark back.
 
-    Parameters
-    ----------
-    watermark : int
-        The output of the valve, epoch milliseconds; MIN_WATERMARK before the first watermark.
-    status : WatermarkStatus
-        The status of the valve.
-    channels : tuple of ChannelExplanation
-        All channels, in the order of their numbers.
+    watermark: the output of the valve, MIN_WATERMARK before the first watermark
+    channels: all of them, in the order of their numbers
     """
 
     watermark: int

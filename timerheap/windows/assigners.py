@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from datetime import timedelta
 from typing import Any, Self
 
-from timerheap._arguments import milliseconds, positive, positive_int
+from timerheap._arguments import Length, milliseconds, positive, positive_int
 from timerheap.functions import RuntimeContext
 from timerheap.state import ValueStateDescriptor
 from timerheap.timer import MIN_WATERMARK
@@ -160,12 +159,12 @@ class _Grid(_OfTime):
 
 
 class _Tumbling(_Grid):
-    def __init__(self, size: int | timedelta | str, offset: int | timedelta | str = 0) -> None:
+    def __init__(self, size: Length, offset: Length = 0) -> None:
         size = positive("size", size)
         super().__init__(size, size, _offset(offset, "size", size))
 
     @classmethod
-    def of(cls, size: int | timedelta | str, offset: int | timedelta | str = 0) -> Self:
+    def of(cls, size: Length, offset: Length = 0) -> Self:
         """Return a new assigner."""
         return cls(size, offset)
 
@@ -174,16 +173,12 @@ class _Tumbling(_Grid):
 
 
 class _Sliding(_Grid):
-    def __init__(
-        self, size: int | timedelta | str, slide: int | timedelta | str, offset: int | timedelta | str = 0
-    ) -> None:
+    def __init__(self, size: Length, slide: Length, offset: Length = 0) -> None:
         slide = positive("slide", slide)
         super().__init__(positive("size", size), slide, _offset(offset, "slide", slide))
 
     @classmethod
-    def of(
-        cls, size: int | timedelta | str, slide: int | timedelta | str, offset: int | timedelta | str = 0
-    ) -> Self:
+    def of(cls, size: Length, slide: Length, offset: Length = 0) -> Self:
         """Return a new assigner."""
         return cls(size, slide, offset)
 
@@ -243,11 +238,11 @@ class SlidingProcessingTimeWindows(_ProcessingTime, _Sliding):
 class _Sessions(MergingWindowAssigner, _OfTime):
     """Sessions with a fixed gap, or with a gap for each element."""
 
-    def __init__(self, gap: int | timedelta | str | SessionWindowTimeGapExtractor) -> None:
+    def __init__(self, gap: Length | SessionWindowTimeGapExtractor) -> None:
         self._gap = gap if isinstance(gap, SessionWindowTimeGapExtractor) else positive("gap", gap)
 
     @classmethod
-    def with_gap(cls, size: int | timedelta | str) -> Self:
+    def with_gap(cls, size: Length) -> Self:
         """Return a new assigner with a fixed gap, in ms."""
         return cls(positive("size", size))
 
@@ -348,7 +343,7 @@ class GlobalWindows(WindowAssigner):
         return "GlobalWindows()"
 
 
-def _offset(offset: int | timedelta | str, bound: str, ms: int) -> int:
+def _offset(offset: Length, bound: str, ms: int) -> int:
     shift = milliseconds("offset", offset)
     if abs(shift) >= ms:
         raise ValueError(f"offset must satisfy abs(offset) < {bound}, which is {ms} ms, got {offset!r}")

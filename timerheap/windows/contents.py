@@ -9,7 +9,7 @@ from typing import Any
 
 from timerheap.functions import AggregateFunction, RuntimeContext
 from timerheap.state import MapStateDescriptor
-from timerheap.types import TypeInformation, Types, arrow_type
+from timerheap.types import Types, composite
 from timerheap.windows.contexts import EvictorContext
 from timerheap.windows.evictors import Evictor, TimestampedValue
 from timerheap.windows.window import WINDOW_TYPE, Window
@@ -168,7 +168,13 @@ class EvictableElements(ElementContents):
         evictor_context: EvictorContext,
         function: object,
     ) -> None:
-        super().__init__(runtime_context, _with_timestamp(type_info))
+        timestamped = composite(
+            [type_info, Types.LONG()],
+            lambda *types: Types.ROW_NAMED(["value", "timestamp"], types),
+            lambda pa, value, timestamp: pa.struct([("value", value), ("timestamp", timestamp)]),
+            "element_type",
+        )
+        super().__init__(runtime_context, timestamped)
         self._evictor = evictor
         self._context = evictor_context
         self._aggregate = (
@@ -199,13 +205,3 @@ class EvictableElements(ElementContents):
         for element in elements:
             accumulator = self._aggregate.add(element.value, accumulator)
         return self._aggregate.get_result(accumulator)
-
-
-def _with_timestamp(type_info: object) -> object:
-    if isinstance(type_info, str):
-        type_info = TypeInformation(type_info)
-    if isinstance(type_info, TypeInformation):
-        return Types.ROW_NAMED(["value", "timestamp"], [type_info, Types.LONG()])
-    import pyarrow as pa
-
-    return pa.struct([("value", arrow_type(type_info, "element_type")), ("timestamp", pa.int64())])

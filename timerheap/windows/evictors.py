@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from datetime import timedelta
 from typing import Any, NamedTuple
 
-from timerheap._arguments import not_negative, positive_int
+from timerheap._arguments import Length, not_negative, positive_int
 from timerheap.types import _Subscripted
 from timerheap.windows.window_functions import Delta, checked_delta, distance
 
@@ -168,12 +167,12 @@ class TimeEvictor(OneSidedEvictor):
         Evict after the window function instead of before it.
     """
 
-    def __init__(self, window_size: int | timedelta | str, do_evict_after: bool = False) -> None:
+    def __init__(self, window_size: Length, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
         self.window_size = not_negative("window_size", window_size)
 
     @staticmethod
-    def of(window_size: int | timedelta | str, do_evict_after: bool = False) -> TimeEvictor:
+    def of(window_size: Length, do_evict_after: bool = False) -> TimeEvictor:
         """Return a new evictor."""
         return TimeEvictor(window_size, do_evict_after)
 

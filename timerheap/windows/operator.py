@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from datetime import timedelta
 from typing import Any
 
-from timerheap._arguments import not_negative
+from timerheap._arguments import Length, not_negative
 from timerheap._values import records
 from timerheap.functions import AggregateFunction, KeyedProcessFunction, RuntimeContext
 from timerheap.state import MapStateDescriptor
@@ -143,7 +142,7 @@ class WindowOperator:
         *,
         trigger: Trigger | None = None,
         evictor: Evictor | None = None,
-        allowed_lateness: int | timedelta | str = 0,
+        allowed_lateness: Length = 0,
         late: Callable[[Any, KeyedProcessFunction.Context], Iterable[Any] | None] | None = None,
         accumulator_type: object = None,
         element_type: object = None,

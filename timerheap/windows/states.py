@@ -27,7 +27,7 @@ from timerheap.state import (
     ValueState,
     ValueStateDescriptor,
 )
-from timerheap.types import TypeInformation, Types, arrow_type
+from timerheap.types import Types, composite, list_of
 from timerheap.windows.window import WINDOW_TYPE, Window
 
 H = TypeVar("H", bound=Handle)
@@ -137,9 +137,12 @@ class WindowStates:
         if isinstance(descriptor, ValueStateDescriptor):
             return self._handle(ValueHandle, descriptor, descriptor.type_info, window)
         if isinstance(descriptor, ListStateDescriptor):
-            return self._handle(ListHandle, descriptor, _nested(descriptor.type_info), window)
+            return self._handle(ListHandle, descriptor, list_of(descriptor.type_info), window)
         if isinstance(descriptor, MapStateDescriptor):
-            return self._handle(MapHandle, descriptor, _nested(*descriptor.key_and_value), window)
+            map_type = composite(
+                descriptor.key_and_value, Types.MAP, lambda pa, key, value: pa.map_(key, value)
+            )
+            return self._handle(MapHandle, descriptor, map_type, window)
         raise TypeError(
             "state_descriptor must be the descriptor of a value, list, map, reducing or aggregating state, "
             f"got {descriptor!r}"
@@ -212,15 +215,3 @@ class WindowStateStore:
         if self._states is None:
             raise ValueError("per-window state is not supported with merging windows; use global_state()")
         return self._states.of(descriptor, self._window)
-
-
-def _nested(*types: object) -> object:
-    """Return the type of a list of one type, or of a map of two types."""
-    infos = [TypeInformation(type_) if isinstance(type_, str) else type_ for type_ in types]
-    known = [info for info in infos if isinstance(info, TypeInformation)]
-    if len(known) == len(infos):
-        return Types.LIST(known[0]) if len(known) == 1 else Types.MAP(known[0], known[1])
-    import pyarrow as pa
-
-    arrow = [arrow_type(info) for info in infos]
-    return pa.list_(pa.field("element", arrow[0])) if len(arrow) == 1 else pa.map_(*arrow)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 from operator import add
 from typing import Any, ClassVar, Self
 
-from timerheap._arguments import not_negative, positive, positive_int
+from timerheap._arguments import Length, not_negative, positive, positive_int
 from timerheap.state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 from timerheap.types import Types, _Subscripted
 from timerheap.windows.window_functions import Delta, checked_delta, distance
@@ -375,11 +375,11 @@ class _Continuous(QuietTrigger):
     _fire_time = ReducingStateDescriptor("fire-time", min, Types.LONG())
     _event_time: ClassVar[bool]
 
-    def __init__(self, interval: int | timedelta | str) -> None:
+    def __init__(self, interval: Length) -> None:
         self.interval = positive("interval", interval)
 
     @classmethod
-    def of(cls, interval: int | timedelta | str) -> Self:
+    def of(cls, interval: Length) -> Self:
         """Return a new trigger."""
         return cls(interval)
 
@@ -515,7 +515,7 @@ class ProcessingTimeoutTrigger(Trigger):
     def __init__(
         self,
         nested_trigger: Trigger,
-        timeout: int | timedelta | str,
+        timeout: Length,
         reset_timer_on_new_record: bool = False,
         should_clear_on_timeout: bool = True,
     ) -> None:
@@ -529,7 +529,7 @@ class ProcessingTimeoutTrigger(Trigger):
     @staticmethod
     def of(
         nested_trigger: Trigger,
-        timeout: int | timedelta | str,
+        timeout: Length,
         reset_timer_on_new_record: bool = False,
         should_clear_on_timeout: bool = True,
     ) -> ProcessingTimeoutTrigger:

@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 
 from timerheap._arguments import int64
-from timerheap._native._core import KeyTimerHeap
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
 from timerheap.watermarks.valve import ChannelValve, Explanation
@@ -162,54 +161,43 @@ class CombinedWatermarkStatus:
     combined_watermark: the result of the last `update_combined_watermark`; MIN_WATERMARK before the first
     is_idle: whether all inputs were idle at the last `update_combined_watermark`
 
-    Every call costs O(log n), except `remove`, which costs O(n) for the input with the maximum.
+    `update_combined_watermark` costs O(n) with n inputs.
     """
 
     def __init__(self, inputs: Iterable[int] = ()) -> None:
         self.combined_watermark = MIN_WATERMARK
         self.is_idle = False
-        self._watermarks: dict[int, int] = {}
-        self._active = KeyTimerHeap()  # (watermark, input)
-        self._furthest = MIN_WATERMARK  # of all inputs, idle ones too
-        for partial in inputs:
-            self.add(partial)
+        self._watermarks = dict.fromkeys(inputs, MIN_WATERMARK)
+        self._idle: set[int] = set()
 
     def add(self, partial: int) -> None:
         """Add an input, which is active and has no watermark."""
         self._watermarks[partial] = MIN_WATERMARK
-        self._active.push(MIN_WATERMARK, partial)
 
     def remove(self, partial: int) -> None:
         """Remove an input."""
-        watermark = self._watermarks.pop(partial, MIN_WATERMARK)
-        self._active.remove(partial)
-        if watermark == self._furthest:
-            self._furthest = max(self._watermarks.values(), default=MIN_WATERMARK)
+        self._watermarks.pop(partial, None)
 
     def set_watermark(self, partial: int, watermark: int) -> bool:
         """Set the watermark of an input and make the input active; return whether the watermark rises."""
         if partial not in self._watermarks:
             return False
         before = self._watermarks[partial]
-        self._watermarks[partial] = after = max(before, watermark)
-        self._furthest = max(self._furthest, after)
-        self._active.push(after, partial)
-        return after > before
+        self._watermarks[partial] = max(before, watermark)
+        self._idle.discard(partial)
+        return watermark > before
 
     def set_idle(self, partial: int, idle: bool) -> None:
         """Set the status of an input."""
-        if idle:
-            self._active.remove(partial)
-        elif partial in self._watermarks:
-            self._active.push(self._watermarks[partial], partial)
+        (self._idle.add if idle else self._idle.discard)(partial)
 
     def update_combined_watermark(self) -> bool:
         """Combine the watermarks of the inputs; return whether the result rises and must be emitted."""
         if not self._watermarks:
             return False
-        least = self._active.peek()
-        self.is_idle = least is None
-        combined = self._furthest if least is None else least.timestamp
+        active = [mark for partial, mark in self._watermarks.items() if partial not in self._idle]
+        self.is_idle = not active
+        combined = min(active) if active else max(self._watermarks.values())
         if combined <= self.combined_watermark:
             return False
         self.combined_watermark = combined
@@ -225,7 +213,7 @@ class WatermarkOutputMultiplexer:
 
     underlying_output: receives the combined watermark when it rises, and is marked idle if all outputs are
 
-    Each call costs O(log n) with n outputs, but unregistering the output with the maximum costs O(n).
+    Each emission costs O(n) with n outputs.
     """
 
     def __init__(self, underlying_output: WatermarkOutput) -> None:

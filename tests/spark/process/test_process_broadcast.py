@@ -83,7 +83,7 @@ class Group:
 
     def __init__(self) -> None:
         self.inputs = Inputs()
-        self.inputs.add("readings", READINGS, "", "sensor", "at", None)
+        self.inputs.add("readings", READINGS, "sensor", "at", None)
         self.saved: bytes | None = None
 
     def run(
@@ -92,12 +92,8 @@ class Group:
         """Return the results and the side output of a micro-batch."""
         query = self.query = self.inputs.query(
             TooWarm(),
-            False,
-            result=columns_type("output_schema", OUTPUT),
-            watermarks=(WatermarkStrategy.no_watermarks(),),
-            channels=(None,),
+            columns_type("output_schema", OUTPUT),
             order="event_time",
-            time_mode="None",
             max_parallelism=4,
             side_outputs=(UNKNOWN,),
             broadcast=columns_type("rules", LIMITS),

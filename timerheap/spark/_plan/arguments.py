@@ -572,7 +572,7 @@ class Input:
 
     df: the rows, with the columns that arguments have computed
     rows: the type of the user's rows
-    key: empty for windows, which are grouped later
+    key: empty for rows that are grouped later
     event_time: the event-time column
     channel: the column whose values have a watermark each
     ties: the columns that order rows of one key and time
@@ -601,26 +601,27 @@ class Input:
         order: object = None,
         late: object = None,
         prefix: str = "",
-        of_windows: bool = False,
+        keyed: bool = True,
+        time_argument: str = "event_time",
     ) -> Input:
         """Check the arguments of an input, whose columns these are.
 
-        key: None for rows that are grouped later
         order, late: arguments that need an event time, or depend on it
+        keyed: whether the rows have a key; others are grouped later, and have no event time by default
+        time_argument: what the event time is called, without the prefix
         """
         given, rows = EventTime.of(event_time), columns.df.schema
         arrow_schema(columns.argument, rows)
         keys = columns.many(prefix + "key", key)
         channel = columns.one(prefix + "channel", given.channel)
         ties = columns.many(prefix + "tie_break", given.tie_break)
-        argument = "time" if of_windows else "event_time"
-        time, delay = columns.timed(prefix, argument, given.column, watermark, by_default=not of_windows)
+        time, delay = columns.timed(prefix, time_argument, given.column, watermark, by_default=keyed)
         df = columns.df
-        if not of_windows:
+        if keyed:
             keys = key_columns(df, prefix + "key", keys)
         nulls = null_times(prefix + "null", given.null)
         needing = {"late": late, prefix + "channel": channel, prefix + "null": nulls == "drop" and nulls}
-        strategy = expect_event_time(df, time, delay, prefix, argument, **needing)
+        strategy = expect_event_time(df, time, delay, prefix, time_argument, **needing)
         if channel is not None:
             channel_column(df, prefix + "channel", channel)
         ties = tie_columns(df, prefix + "tie_break", ties, row_order(order, df, time))

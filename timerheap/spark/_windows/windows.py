@@ -86,7 +86,14 @@ class Source(Input):
         what = late_rows(late)
         emits = None if what == "drop" else "emit"
         found = Input.checked(
-            Columns("df", df), None, time, watermark, order="arrival", late=emits, of_windows=True
+            Columns("df", df),
+            None,
+            time,
+            watermark,
+            order="arrival",
+            late=emits,
+            keyed=False,
+            time_argument="time",
         )
         column = None if found.event_time is None else found.df.schema[found.event_time].dataType
         naive = isinstance(column, TimestampNTZType)

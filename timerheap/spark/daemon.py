@@ -35,10 +35,11 @@ MODULES = (
     "pyspark.sql.streaming.proto.StateMessage_pb2",
     "pyspark.worker",
     "timerheap.spark._worker.operator",
+    "timerheap.spark._process.function_runners",
     "timerheap.spark._processors.processor_partition",
     "timerheap.spark._windows.window_runner",
 )
-"""What workers import, of which each imports more."""
+"""What workers import, of which each imports more: the modules of all classes of `Work` are among them."""
 
 _JEMALLOC = "JE_ARROW_MALLOC_CONF"
 

@@ -1,0 +1,119 @@
+"""The engine of `timerheap.spark` names no feature: read off its code, without docstrings and comments."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_imports import LAYERS, by_name, imports
+
+SPARK = Path(__file__).resolve().parent.parent / "timerheap" / "spark"
+ROOMS = ("_plan", "_exchange", "_worker", "_group")
+ENGINE = [SPARK / "_query.py", *sorted(path for room in ROOMS for path in (SPARK / room).rglob("*.py"))]
+
+FEATURES = re.compile(r"window|slicing|sql|rank|processor", re.IGNORECASE)
+
+# What Spark calls so.
+OF_OTHERS = re.compile(
+    r"pyspark(\.\w+)*"  # modules
+    r"|spark\.sql(\.\w+)+"  # settings
+    r"|sql\.streaming\.queryId|streaming\.sql\.batchId"  # properties of a task
+    r"|StatefulProcessor(Handle)?"  # what every operator is to Spark
+)
+
+# The rooms above the engine, and those beside it that are features.
+TOP = next(number for number, line in enumerate(LAYERS["spark"]) if "_plan" in line.split())
+ABOVE = {room for line in LAYERS["spark"][TOP + 1 :] for room in line.split()} - {"__init__", "daemon"}
+OUTSIDE = {f"timerheap.spark.{room}" for room in ABOVE | {"_stateful_timers", "_stored_windows"}}
+
+
+def words(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines and texts of all identifiers and string literals."""
+    tree = ast.parse(path.read_text())
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if id(node) in prose:
+            continue
+        for _, value in ast.iter_fields(node):
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, str | bytes):
+                    yield getattr(node, "lineno", 0), each if isinstance(each, str) else each.decode("latin1")
+
+
+@pytest.mark.parametrize("path", ENGINE, ids=by_name)
+def test_the_engine_names_no_feature(path: Path) -> None:
+    named = [(line, text) for line, text in words(path) if FEATURES.search(OF_OTHERS.sub("", text))]
+    assert not named
+
+
+@pytest.mark.parametrize(
+    "text", ["WindowWork", "of_windows", "SQL", "dense_rank", "ListProcessor", "slicing"]
+)
+def test_names_of_features_are_found(text: str) -> None:
+    assert FEATURES.search(OF_OTHERS.sub("", text))
+
+
+@pytest.mark.parametrize(
+    "text", ["pyspark.sql.types", "spark.sql.shuffle.partitions", "StatefulProcessorHandle"]
+)
+def test_names_of_others_are_allowed(text: str) -> None:
+    assert not FEATURES.search(OF_OTHERS.sub("", text))
+
+
+@pytest.mark.parametrize("path", ENGINE, ids=by_name)
+def test_the_engine_imports_no_feature(path: Path) -> None:
+    """Not even in a function, or for types."""
+    names = imports(path, "ever")
+    assert not [name for name in names if any(f"{name}.".startswith(f"{room}.") for room in OUTSIDE)]
+    assert "import_module" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", ENGINE, ids=by_name)
+def test_the_engine_does_not_ask_what_it_runs(path: Path) -> None:
+    asked = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"isinstance", "type", "issubclass"}
+        and re.search(r"\b(work|runner|own|layout|start)\b", ast.unparse(node.args[0]))
+    ]
+    assert not asked
+
+
+WORKS = """
+import pkgutil, sys
+from importlib import import_module
+import timerheap.spark
+from timerheap.spark._worker.operator import Work
+
+for module in pkgutil.walk_packages(timerheap.spark.__path__, "timerheap.spark."):
+    import_module(module.name)
+pending = [Work]
+while pending:
+    pending += (kinds := pending.pop().__subclasses__())
+    print(*(kind.__module__ for kind in kinds), sep="\\n")
+"""
+IN_THE_DAEMON = """
+import sys
+from importlib import import_module
+from timerheap.spark.daemon import MODULES
+
+for name in MODULES:
+    import_module(name)
+print(*sys.modules, sep="\\n")
+"""
+
+
+def printed(program: str) -> set[str]:
+    return set(subprocess.check_output([sys.executable, "-c", program], text=True).split())
+
+
+def test_the_daemon_imports_the_modules_of_all_features() -> None:
+    works = printed(WORKS)
+    assert {"timerheap.spark._windows.window_runner", "timerheap.spark._worker.row_runner"} <= works
+    assert not works - printed(IN_THE_DAEMON), "add the module to daemon.MODULES"

@@ -286,8 +286,6 @@ def test_a_create_queue_that_returns_none_raises():
         ({"max_parallelism": 0}, ValueError, "max_parallelism must be from 1 to 32768"),
         ({"key_group_range": (0, 3)}, TypeError, "key_group_range must be a KeyGroupRange"),
         ({"key_group_range": KeyGroupRange(0, 200)}, ValueError, "key_group_range must lie below"),
-        ({"create_queue": "heap"}, TypeError, "create_queue must be callable, got 'heap'"),
-        ({"emit_watermark": 5}, TypeError, "emit_watermark must be callable, got 5"),
     ],
 )
 def test_an_invalid_constructor_argument_raises(arguments, error, message):

@@ -344,10 +344,6 @@ def test_an_invalid_timestamp_or_watermark_raises(operator, timestamp, error):
 def test_invalid_arguments_raise(operator):
     with pytest.raises(TypeError, match="function must be a KeyedProcessFunction"):
         KeyedProcessOperator(first, first)
-    with pytest.raises(TypeError, match="key_selector must be a callable"):
-        KeyedProcessOperator(Script(), "plane")
-    with pytest.raises(TypeError, match="output must be callable"):
-        KeyedProcessOperator(Script(), first, output=[])
     with pytest.raises(ValueError, match="max_parallelism"):
         KeyedProcessOperator(Script(), first, max_parallelism=0)
     with pytest.raises(TypeError, match="status must be a WatermarkStatus, got True"):

@@ -284,8 +284,6 @@ def test_an_invalid_constructor_argument_raises():
         TimerQueue(1.5)
     with pytest.raises(TypeError, match="max_parallelism must be an int, got True"):
         TimerQueue(True)
-    with pytest.raises(TypeError, match="hash_code must be callable, key -> int, got 'int'"):
-        TimerQueue(hash_code="int")
     with pytest.raises(TypeError, match="key_group_range must be a KeyGroupRange"):
         TimerQueue(4, (0, 3))
     with pytest.raises(ValueError, match="key_group_range must lie below max_parallelism=4"):

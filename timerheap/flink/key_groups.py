@@ -202,8 +202,6 @@ class OwnedKeyGroups:
     def __init__(
         self, max_parallelism: int, key_group_range: KeyGroupRange | None, hash_code: Callable[[Any], int]
     ) -> None:
-        if not callable(hash_code):
-            raise TypeError(f"hash_code must be callable, key -> int, got {hash_code!r}")
         every = compute_key_group_range_for_operator_index(max_parallelism, 1, 0)
         owned = every if key_group_range is None else key_group_range
         if not isinstance(owned, KeyGroupRange):

@@ -117,8 +117,6 @@ class KeyedOperator:
         event_time_timers: KeyedTimerQueue[Any, str | None] | None,
         processing_time_timers: KeyedTimerQueue[Any, str | None] | None,
     ) -> None:
-        if output is not None and not callable(output):
-            raise TypeError(f"output must be callable, got {output!r}")
         self._clock = ManualProcessingTimeService() if clock is None else clock
         self._lock: AbstractContextManager[object] = getattr(self._clock, "lock", None) or nullcontext()
         self._event_time_timers, self._processing_time_timers = (
@@ -284,13 +282,6 @@ class KeyedOperator:
         return taken
 
 
-def checked_selector(name: str, selector: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `selector` if it is callable; otherwise raise a TypeError that names the argument."""
-    if not callable(selector):
-        raise TypeError(f"{name} must be a callable (value) -> key, got {selector!r}")
-    return selector
-
-
 def _checked_key(key: Any, value: Any) -> Any:
     try:
         hash(key)
@@ -369,8 +360,8 @@ class KeyedCoProcessOperator(KeyedOperator):
         super().__init__(function, clock, max_parallelism, output, event_time_timers, processing_time_timers)
         self._process_element1 = function.process_element1
         self._process_element2 = function.process_element2
-        self._key_selector1 = checked_selector("key_selector1", key_selector1)
-        self._key_selector2 = checked_selector("key_selector2", key_selector2)
+        self._key_selector1 = key_selector1
+        self._key_selector2 = key_selector2
         self._inputs = CombinedWatermarkStatus(range(2))
         self._sent_watermark = self._inputs.combined_watermark
 
@@ -503,7 +494,7 @@ class KeyedProcessOperator(KeyedOperator):
             raise TypeError(f"function must be a KeyedProcessFunction, got {function!r}")
         super().__init__(function, clock, max_parallelism, output, event_time_timers, processing_time_timers)
         self._process_element = function.process_element
-        self._key_selector = checked_selector("key_selector", key_selector)
+        self._key_selector = key_selector
 
     def process_element(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
         """Process an element.

@@ -156,9 +156,6 @@ class InternalTimeServiceManager(Generic[K]):
         create_queue: Callable[[str], KeyedTimerQueue[K, Any]] | None = None,
         emit_watermark: Callable[[int], object] | None = None,
     ) -> None:
-        for name, value in (("create_queue", create_queue), ("emit_watermark", emit_watermark)):
-            if value is not None and not callable(value):
-                raise TypeError(f"{name} must be callable, got {value!r}")
         self.key_context: KeyContext[K] = KeyContext() if key_context is None else key_context
         self._clock = processing_time_service
         self._key_groups = OwnedKeyGroups(max_parallelism, key_group_range, hash_code)

@@ -72,12 +72,6 @@ class Aggregation:
     """
 
     def __init__(self, aggregates: Sequence[Aggregate]) -> None:
-        for aggregate in aggregates:
-            if not isinstance(aggregate, Aggregate):
-                raise TypeError(
-                    "aggregates must contain aggregates only, such as aggregate('sum', 'delay'), got "
-                    f"{aggregate!r}"
-                )
         rows = [isinstance(aggregate, Count) and not aggregate.columns for aggregate in aggregates]
         others = [aggregate for aggregate, is_rows in zip(aggregates, rows, strict=True) if not is_rows]
         self.aggregates: tuple[Aggregate, ...] = (Count(), *others)
@@ -111,11 +105,6 @@ class Aggregation:
         length, inputs = len(groups.order), {} if inputs is None else inputs
         accumulators = []
         for aggregate in self.aggregates:
-            for name in aggregate.columns:
-                if name not in inputs:
-                    raise KeyError(
-                        f"inputs must have the column {name!r} for {aggregate.name}, got {sorted(inputs)}"
-                    )
             columns = [nullable(name, inputs[name], aggregate.dtype, length) for name in aggregate.columns]
             accumulators.append(aggregate.accumulate(groups, columns))
         return tuple(accumulators)

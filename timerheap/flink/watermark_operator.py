@@ -16,60 +16,43 @@ DEFAULT_AUTO_WATERMARK_INTERVAL = 200
 """Milliseconds between periodic watermarks; Flink's ``pipeline.auto-watermark-interval``."""
 
 
-class IdlenessTimer:
-    """Detects when there was no activity for longer than a timeout, in ms (Flink's class of that name).
-
-    The timeout starts at the first check without activity since the previous check.
-    """
-
-    def __init__(self, clock: ProcessingTimeService, max_idle_time: int) -> None:
-        self._clock = clock
-        self._max_idle_time = max_idle_time
-        self._active = False
-        self._inactive_since = 0  # 0 means unset, as in Flink, so a clock at 0 does not start the timeout
-
-    def activity(self) -> None:
-        """Record activity."""
-        self._active = True
-
-    def check_if_idle(self) -> bool:
-        """Return whether there was no activity for longer than the timeout."""
-        if self._active:
-            self._active = False
-            self._inactive_since = 0
-            return False
-        now = self._clock.get_current_processing_time()
-        if self._inactive_since == 0:
-            self._inactive_since = now
-            return False
-        return now - self._inactive_since > self._max_idle_time
-
-
 class WatermarksWithIdleness(WatermarkGenerator):
     """Marks its output idle after a timeout without rows, in ms (Flink's class of that name).
 
-    While it is idle, it emits no periodic watermarks. The next row ends the idleness, and the next watermark
-    that rises makes the output active.
+    The timeout starts at the first periodic call without a row since the last one. While the output is idle,
+    it emits no periodic watermarks. The next row ends the idleness, and the next watermark that rises makes
+    the output active.
     """
 
     def __init__(
         self, watermarks: WatermarkGenerator, idle_timeout: int, clock: ProcessingTimeService
     ) -> None:
         self._watermarks = watermarks
-        self._timer = IdlenessTimer(clock, idle_timeout)
-        self._is_idle = False
+        self._timeout = idle_timeout
+        self._clock = clock
+        self._has_rows = self._is_idle = False
+        self._inactive_since = 0  # 0 means unset, as in Flink, so a clock at 0 does not start the timeout
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
         self._watermarks.on_event(event, timestamp, output)
-        self._timer.activity()
-        self._is_idle = False
+        self._has_rows, self._is_idle = True, False
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        if not self._timer.check_if_idle():
+        if not self._has_timed_out():
             self._watermarks.on_periodic_emit(output)
         elif not self._is_idle:
             output.mark_idle()
             self._is_idle = True
+
+    def _has_timed_out(self) -> bool:
+        if self._has_rows:
+            self._has_rows, self._inactive_since = False, 0
+            return False
+        now = self._clock.get_current_processing_time()
+        if self._inactive_since == 0:
+            self._inactive_since = now
+            return False
+        return now - self._inactive_since > self._timeout
 
 
 class WatermarksWithWallClock(WatermarkGenerator):

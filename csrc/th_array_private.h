@@ -9,6 +9,34 @@ TH_INLINE bool th_bit(const uint8_t *bits, size_t i) { return bits[i >> 3] >> (i
 
 TH_INLINE bool th_is_valid(const th_array *a, size_t i) { return !a->valid || th_bit(a->valid, a->start + i); }
 
+/* Reads an integer of 1, 2, 4 or 8 bytes, in the order of this machine. */
+TH_INLINE int64_t th_integer(const uint8_t *from, unsigned width) {
+    int16_t two;
+    int32_t four;
+    int64_t eight;
+    if (width == 8) { /* of most columns */
+        memcpy(&eight, from, 8);
+        return eight;
+    }
+    if (width == 4) {
+        memcpy(&four, from, 4);
+        return four;
+    }
+    if (width == 1) return (int8_t)*from;
+    memcpy(&two, from, 2);
+    return two;
+}
+
+/* Writes the low bytes of a number, in the order of this machine. */
+TH_INLINE void th_put_number(uint8_t *to, unsigned width, uint64_t x) {
+    uint16_t two = (uint16_t)x;
+    uint32_t four = (uint32_t)x;
+    if (width == 8) memcpy(to, &x, 8);
+    else if (width == 4) memcpy(to, &four, 4);
+    else if (width == 2) memcpy(to, &two, 2);
+    else *to = (uint8_t)x;
+}
+
 /* Counts comparisons of keys, for tests. */
 #ifndef TH_COMPARED
 #define TH_COMPARED() ((void)0)

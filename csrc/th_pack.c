@@ -17,29 +17,9 @@ TH_INLINE int64_t hash_text(th_text text) {
     return (int64_t)th_xxh64_end(&x);
 }
 
-/* Integers have the byte order of this machine. */
 TH_INLINE int64_t hash_integer(const uint8_t *p, unsigned width) {
-    int8_t one;
-    int16_t two;
-    int32_t four;
-    int64_t eight;
-    switch (width) {
-    case 1:
-        memcpy(&one, p, 1);
-        four = one;
-        break;
-    case 2:
-        memcpy(&two, p, 2);
-        four = two;
-        break;
-    case 4:
-        memcpy(&four, p, 4);
-        break;
-    default:
-        memcpy(&eight, p, 8);
-        return (int64_t)th_finish(th_add8(SEED + P5 + 8, (uint64_t)eight));
-    }
-    return (int64_t)th_finish(th_add4(SEED + P5 + 4, (uint32_t)four));
+    uint64_t x = (uint64_t)th_integer(p, width);
+    return (int64_t)th_finish(width == 8 ? th_add8(SEED + P5 + 8, x) : th_add4(SEED + P5 + 4, (uint32_t)x));
 }
 
 th_status th_pack_hash(const th_array *a, int64_t *hash) {
@@ -82,8 +62,7 @@ th_status th_pack_measure(const th_array *a, const uint16_t *rank, th_need *need
             to->size += found.size;
             if (found.size > to->longest) to->longest = found.size;
         } else if (integer) {
-            int64_t x;
-            memcpy(&x, a->data + (a->start + i) * 8, 8);
+            int64_t x = th_integer(a->data + (a->start + i) * 8, 8);
             if (x < to->low) to->low = x;
             if (x > to->high) to->high = x;
         }
@@ -92,27 +71,6 @@ th_status th_pack_measure(const th_array *a, const uint16_t *rank, th_need *need
 }
 
 /* ---- copying ---- */
-
-/* Writes the low bytes of a number, in the order of this machine. */
-TH_INLINE void put_number(uint8_t *to, unsigned width, uint64_t x) {
-    uint8_t one = (uint8_t)x;
-    uint16_t two = (uint16_t)x;
-    uint32_t four = (uint32_t)x;
-    switch (width) {
-    case 1:
-        memcpy(to, &one, 1);
-        break;
-    case 2:
-        memcpy(to, &two, 2);
-        break;
-    case 4:
-        memcpy(to, &four, 4);
-        break;
-    default:
-        memcpy(to, &x, 8);
-        break;
-    }
-}
 
 TH_INLINE uint64_t get_number(const uint8_t *from, unsigned width) {
     uint16_t two;
@@ -159,9 +117,8 @@ TH_INLINE void put_fixed(const th_array *a, const uint16_t *rank, th_target *tar
 static void put_integers(const th_array *a, const uint16_t *rank, th_target *target) {
     for (size_t i = 0; i < a->n; i++) {
         th_target *to = &target[rank[i]];
-        int64_t x;
-        memcpy(&x, a->data + (a->start + i) * 8, 8);
-        put_number(to->value, to->width, th_is_valid(a, i) ? (uint64_t)x - (uint64_t)to->base : 0);
+        int64_t x = th_integer(a->data + (a->start + i) * 8, 8);
+        th_put_number(to->value, to->width, th_is_valid(a, i) ? (uint64_t)x - (uint64_t)to->base : 0);
         to->value += to->width;
     }
 }
@@ -172,7 +129,7 @@ static th_status put_text(const th_array *a, const uint16_t *rank, th_target *ta
         th_text text = {NULL, 0};
         if (th_is_valid(a, i) && !th_text_at(a, i, &text)) return TH_CORRUPT;
         if (text.size > (size_t)(to->end - to->text)) return TH_CORRUPT;
-        put_number(to->value, to->width, text.size);
+        th_put_number(to->value, to->width, text.size);
         to->value += to->width;
         th_copy(to->text, text.at, text.size);
         to->text += text.size;

@@ -16,8 +16,8 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_REFCNT
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from cpython.version cimport PY_VERSION_HEX
-from libc.stdint cimport (INT32_MAX, INT64_MAX, INT64_MIN, SIZE_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t,
-                          uint16_t, uint32_t, uint64_t)
+from libc.stdint cimport (INT32_MAX, INT64_MAX, INT64_MIN, SIZE_MAX, int32_t, int64_t, uint8_t, uint16_t,
+                          uint32_t, uint64_t)
 from libc.string cimport memchr, memcpy, memset
 
 from timerheap._native._csrc cimport *

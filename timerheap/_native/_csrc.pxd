@@ -142,6 +142,8 @@ cdef extern from "th_array_private.h" nogil:
         const uint8_t *at
         size_t size
 
+    int64_t th_integer(const uint8_t *from_, unsigned width)
+    void th_put_number(uint8_t *to, unsigned width, uint64_t x)
     bint th_bit(const uint8_t *bits, size_t i)
     bint th_is_valid(const th_array *a, size_t i)
     bint th_text_at(const th_array *a, size_t i, th_text *text)

@@ -30,7 +30,7 @@ cdef class ColumnReader:
         if not th_is_valid(a, row):
             return None
         if a.kind == TH_FIXED:
-            return _integer(a.data + (a.start + row) * a.width, a.width)
+            return th_integer(a.data + (a.start + row) * a.width, a.width)
         if a.kind == TH_TEXT:
             if not th_text_at(a, row, &text):
                 raise ValueError(f"offsets must rise from 0 to {a.size}, got others in row {row}")
@@ -52,22 +52,6 @@ cdef class ColumnReader:
 
     def __len__(self):
         return self.view.a.n
-
-
-cdef int64_t _integer(const uint8_t *at, unsigned width) noexcept:
-    cdef int64_t x8
-    cdef int32_t x4
-    cdef int16_t x2
-    if width == 8:
-        memcpy(&x8, at, 8)
-        return x8
-    if width == 4:
-        memcpy(&x4, at, 4)
-        return x4
-    if width == 2:
-        memcpy(&x2, at, 2)
-        return x2
-    return (<const int8_t *>at)[0]
 
 
 cdef dict _KINDS = {"integer": TH_FIXED, "float": TH_FLOAT, "bool": TH_BITS, "string": TH_TEXT, "binary": TH_TEXT}
@@ -409,23 +393,10 @@ cdef class _ColumnWriter:
 
     cdef bint put_integer(self, size_t row, object value) except -1:
         cdef int overflow = 0
-        cdef int64_t x8 = PyLong_AsLongLongAndOverflow(value, &overflow)
-        cdef int32_t x4 = <int32_t>x8
-        cdef int16_t x2 = <int16_t>x8
-        cdef int8_t x1 = <int8_t>x8
-        if overflow:
-            return False
-        if self.width == 8:
-            memcpy(self.value + 8 * row, &x8, 8)
-            return True
-        if self.width == 4:
-            memcpy(self.value + 4 * row, &x4, 4)
-            return x4 == x8
-        if self.width == 2:
-            memcpy(self.value + 2 * row, &x2, 2)
-            return x2 == x8
-        self.value[row] = <uint8_t>x1
-        return x1 == x8
+        cdef int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow)
+        cdef uint8_t *at = self.value + row * self.width
+        th_put_number(at, self.width, number)
+        return not overflow and th_integer(at, self.width) == number
 
     cdef object taken(self, size_t n):
         """Return the first n values, of one or more, as `RecordColumns.take` does."""

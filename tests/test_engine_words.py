@@ -85,6 +85,14 @@ def test_the_engine_does_not_ask_what_it_runs(path: Path) -> None:
     assert not asked
 
 
+def test_the_page_for_developers_names_modules_that_exist() -> None:
+    page = (SPARK.parents[1] / "docs" / "developing.md").read_text()
+    named = set(re.findall(r"`(\w+(?:/\w+)*\.(?:py|c))`", page))
+    assert len(named) > 40
+    roots = [SPARK, SPARK.parents[1]]
+    assert not [name for name in named if not any((root / name).exists() for root in roots)]
+
+
 WORKS = """
 import pkgutil, sys
 from importlib import import_module

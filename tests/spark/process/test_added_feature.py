@@ -1,0 +1,151 @@
+"""A feature that the engine does not know, as docs/developing.md shows it, runs like one that it has."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import streams
+from chunk_store import MemoryStore
+from first_rows import FIRST_TIMES, FirstRowsWork, FirstTimes, first_rows
+from live_files import handed_over, live_file
+from planes import BATCHES, DELAY, SCHEMA, instant, records
+from pyspark.sql import DataFrame, SparkSession
+
+import timerheap.spark
+from timerheap import KeyedProcessFunction
+from timerheap.spark import read_checkpoint
+from timerheap.spark._group.checkpoint import OWN, Manifest, Stored
+from timerheap.spark._group.key_group import GroupLayout, KeyGroup, load_group
+from timerheap.spark._stored_windows import WINDOWS
+
+Row = dict[str, Any]
+ENGINE = ("_query.py", "_plan", "_exchange", "_worker", "_group")
+SPARK = Path(timerheap.spark.__file__).parent
+
+
+def in_order(row: Row) -> tuple[Any, ...]:
+    return row["at"], row["plane"] is None, row["plane"] or "", row["value"]
+
+
+def firsts(batches: Iterable[list[Row]], end: int | None = None) -> tuple[list[Row], int]:
+    """The first row of each plane, and the watermark, by way of a dict; `end` is the last watermark."""
+    watermark, waiting, found = -(1 << 63), list[Row](), dict[str | None, Row]()
+    for batch in [*batches, []]:
+        waiting += [row for row in batch if row["at"] > watermark]
+        watermark = max([watermark, *(row["at"] - DELAY - 1 for row in batch)])
+        if not batch and end is not None:
+            watermark = end
+        for row in sorted(waiting, key=in_order):
+            if row["at"] <= watermark:
+                found.setdefault(row["plane"], row)
+        waiting = [row for row in waiting if row["at"] > watermark]
+    return list(found.values()), watermark
+
+
+def first_planes(df: DataFrame) -> DataFrame:
+    return first_rows(df, "plane", "at", watermark=f"{DELAY} milliseconds", max_parallelism=4)
+
+
+class Silent(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        pass
+
+
+def values(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in rows), key=repr)
+
+
+@pytest.mark.spark
+def test_it_runs_on_a_batch(spark: SparkSession) -> None:
+    rows = [row for batch in BATCHES for row in batch]
+    random.Random(7).shuffle(rows)
+    found = streams.rows(first_planes(spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA))))
+    assert found == values(firsts([rows], (1 << 63) - 1)[0])
+
+
+@pytest.mark.spark
+def test_it_runs_on_a_stream_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    progress = []
+    for restart in range(3):
+        streams.write_batches(tmp_path / "in", BATCHES[2 * restart : 2 * restart + 2], SCHEMA)
+        progress += streams.run(first_planes(streams.read_stream(spark, tmp_path / "in")), tmp_path)
+        wanted, watermark = firsts(BATCHES[: 2 * restart + 2])
+        assert streams.sink(spark, tmp_path) == values(wanted)
+    measured = [batch.observedMetrics["timerheap"].metrics for batch in progress]
+    assert [each["watermark"] for each in measured] == [firsts(BATCHES[: n + 1])[1] for n in range(6)]
+    assert {each["groups"] for each in measured} == {4}
+
+    state = read_checkpoint(spark, tmp_path / "checkpoint")
+    groups = records(state.groups())
+    assert {group["watermark"] for group in groups} == {instant(watermark)}
+    assert measured[-1]["state_bytes"] == sum(group["bytes"] for group in groups)
+    assert measured[-1]["buffered_rows"] == state.buffered_rows().count() > 0
+    waiting = {row["plane"] for row in records(state.buffered_rows())}
+    assert sum(group["keys"] for group in groups) == len({row["plane"] for row in wanted} | waiting)
+    assert sum(group["windows"] for group in groups) == 0
+    rows = streams.read_stream(spark, tmp_path / "in")
+    with pytest.raises(ValueError, match=r"initial_state must be .* which has first rows"):
+        timerheap.spark.process(
+            rows, "plane", Silent(), "at long", "at", watermark=DELAY, initial_state=state
+        )
+
+
+ROWS = pa.schema([("k", pa.int64())])
+
+
+def layout() -> GroupLayout:
+    return GroupLayout(
+        key_fields=list(ROWS),
+        rows=ROWS,
+        order="event_time",
+        drop_state=(),
+        rename_state={},
+        own=FirstRowsWork(),
+    )
+
+
+def added(group: KeyGroup, keys: list[int], times: list[int]) -> list[bool]:
+    assert isinstance(group.own, FirstTimes)
+    ids = group.keys.resolve(np.array(keys), [pa.array(keys)])
+    found: list[bool] = group.own.add(ids, np.array(times)).tolist()
+    return found
+
+
+def test_a_group_goes_on_in_another_process_and_from_its_checkpoint() -> None:
+    group, store = KeyGroup(layout(), live_file()), MemoryStore()
+    stored = Stored(Manifest(1))
+    wanted: dict[int, int] = {}
+    for step in range(40):
+        keys = [step, step // 2, 100 + step // 3, step]
+        times = [1000 * step + n for n in range(4)]
+        new = [key not in wanted and key not in keys[:n] for n, key in enumerate(keys)]
+        assert added(group, keys, times) == new
+        wanted |= {key: time for key, time, is_new in zip(keys, times, new, strict=True) if is_new}
+        stored.save(store, group, b"")
+        group.forget_dead_keys()
+        if step % 3 == 0:
+            group, stored = handed_over(group, store)
+        elif step % 3 == 1:
+            group, stored = load_group(store, store.read_manifest(), layout(), live_file())
+        assert isinstance(group.own, FirstTimes)
+        assert dict(zip(*(c.to_pylist() for c in group.own.snapshot().columns), strict=True)) == wanted
+        assert len(group.keys) == len(wanted)
+
+
+def test_each_feature_has_a_kind_of_its_own() -> None:
+    assert {WINDOWS, FIRST_TIMES} <= OWN
+    assert WINDOWS != FIRST_TIMES
+
+
+def test_the_engine_does_not_know_it() -> None:
+    for room in ENGINE:
+        for path in [SPARK / room] if room.endswith(".py") else (SPARK / room).rglob("*.py"):
+            text = path.read_text().lower().replace("_", " ")
+            assert "first rows" not in text, path
+            assert "first times" not in text, path

@@ -178,15 +178,13 @@ def _size(column: pa.Array) -> int:
     return 4 * n + (pc.sum(pc.binary_length(column)).as_py() or 0)
 
 
-def fitting(rows: pa.RecordBatch, aim: int = FITS >> 2, most: int = FITS) -> Iterator[tuple[int, int]]:
+def fitting(
+    rows: pa.RecordBatch, aim: int = FITS >> 2, most: int = FITS, at: int = 0
+) -> Iterator[tuple[int, int]]:
     """Split rows larger than `most` bytes into spans of about `aim` bytes, of at least one row.
 
-    Yields the start and stop of each span.
+    Yields the start and stop of each span; the first row has the number `at`.
     """
-    yield from _cut(rows, 0, aim, most)
-
-
-def _cut(rows: pa.RecordBatch, at: int, aim: int, most: int) -> Iterator[tuple[int, int]]:
     n = rows.num_rows
     if n <= 1 or rows.nbytes <= most or (nbytes := size_of(rows)) <= most:
         if n:
@@ -194,7 +192,7 @@ def _cut(rows: pa.RecordBatch, at: int, aim: int, most: int) -> Iterator[tuple[i
         return
     step = -(-n // -(-nbytes // aim))
     for start in range(0, n, step):
-        yield from _cut(rows.slice(start, step), at + start, aim, most)
+        yield from fitting(rows.slice(start, step), aim, most, at + start)
 
 
 def is_flat(type_: pa.DataType) -> bool:

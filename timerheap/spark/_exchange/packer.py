@@ -102,7 +102,8 @@ class Packer:
                 held, sequence, rows, nbytes = [], sequence + 1, 0, 0
         if rows:
             yield self._split(held if reducer is None else [reducer.drain()], sequence, placement)
-        if seen or (self.announces and task is not None and _is_first(task)):
+        begins = task is not None and task.getLocalProperty("streaming.sql.batchId") == "0"
+        if seen or (self.announces and begins):
             everywhere = np.arange(placement.used)
             yield packed_copies(everywhere, OBSERVATION, merged(seen))
 
@@ -165,11 +166,6 @@ def broadcast_rows(type_: StructType, packed: Iterable[tuple[int, bytes]]) -> pa
     if not blobs:
         return None
     return pa.concat_tables([pa.ipc.open_stream(blob).read_all().cast(schema) for _, blob in blobs])
-
-
-def _is_first(task: TaskContext) -> bool:
-    """Return whether a task is of the first micro-batch of a query."""
-    return task.getLocalProperty("streaming.sql.batchId") == "0"
 
 
 def _packed(partitions: np.ndarray, sequence: int, blobs: pa.Array) -> pa.RecordBatch:

@@ -49,7 +49,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,9 @@ from timerheap.spark._arrow import fitting, narrow, size_of, widen
 from timerheap.spark._group.columns import Column
 from timerheap.spark._group.watermark import halves
 from timerheap.timer import MIN_WATERMARK
+
+if TYPE_CHECKING:  # which is saved here, and imports this module
+    from timerheap.spark._group.key_group import KeyGroup
 
 FORMAT = 12
 """The version of the checkpoints' format."""
@@ -372,24 +375,6 @@ class CheckpointedPart(LoadedPart, Protocol):
         """Return the number of entries, from which the size of a snapshot is estimated."""
 
 
-class CheckpointedGroup(Protocol):
-    """A key group, as a save takes it: a `KeyGroup`."""
-
-    watermark: int
-    late_rows: int
-    wake_up: int | None
-    evolved: bool  # whether a part has another name or type than its chunks
-
-    def parts(self) -> Iterable[CheckpointedPart]:
-        """Return the parts in the order in which they are saved."""
-
-    def losses(self) -> int:
-        """Return what has gone since its dead keys were last looked for."""
-
-    def standing(self) -> Standing:
-        """Return what the group holds."""
-
-
 class ChunkReader(Protocol):
     """Reads the chunks of a key group."""
 
@@ -524,7 +509,7 @@ class Stored:
     def save(
         self,
         store: ChunkStore,
-        group: CheckpointedGroup,
+        group: KeyGroup,
         clock: bytes,
         *,
         whole: bool = False,

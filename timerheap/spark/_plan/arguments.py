@@ -132,11 +132,6 @@ def collation_of(type_: DataType) -> str | None:
     return next((found for found in map(collation_of, inner) if found is not None), None)
 
 
-def channel_column(df: DataFrame, argument: str, name: object) -> None:
-    """Check that a column can identify channels: it must be of an atomic type."""
-    _atomic(argument, str(name), named_column(df, argument, name))
-
-
 def expect_event_time(
     df: DataFrame,
     event_time: object,
@@ -623,7 +618,7 @@ class Input:
         needing = {"late": late, prefix + "channel": channel, prefix + "null": nulls == "drop" and nulls}
         strategy = expect_event_time(df, time, delay, prefix, time_argument, **needing)
         if channel is not None:
-            channel_column(df, prefix + "channel", channel)
+            _atomic(prefix + "channel", str(channel), named_column(df, prefix + "channel", channel))
         ties = tie_columns(df, prefix + "tie_break", ties, row_order(order, df, time))
         return cls(df, rows, keys or [], time, strategy, channel, ties, nulls, columns.argument, prefix)
 

@@ -154,14 +154,6 @@ def _is_of_operator(node: Any) -> bool:
     return node.nodeName() == "CollectMetrics" and METRICS in node.child().schema().fieldNames()
 
 
-def has_namesakes(query: StreamingQuery, name: str) -> bool:
-    """Return whether several operators of a query that has had a micro-batch have this name."""
-    execution = execution_of(query)
-    # The metrics of an operator have an id of their own, also where a result stands twice in the query.
-    first = rf"CollectMetrics {re.escape(name)}, \[.*? AS {_COLUMN}#(\d+)"
-    return len(set(re.findall(first, execution.logicalPlan().toString()))) > 1
-
-
 def _repeatable(observed: DataFrame) -> DataFrame:
     """Return a DataFrame of ``observe()`` that may stand twice in a query.
 
@@ -290,7 +282,10 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
     batches = [batch for batch in query.recentProgress if batch.stateOperators]  # others had nothing to do
     reported = [batch for batch in batches if operator in batch.observedMetrics]
     if reported:
-        if has_namesakes(query, operator):
+        plan = execution_of(query).logicalPlan().toString()
+        # The metrics of an operator have an id of their own, also where a result stands twice in the query.
+        first = rf"CollectMetrics {re.escape(operator)}, \[.*? AS {_COLUMN}#(\d+)"
+        if len(set(re.findall(first, plan))) > 1:
             raise ValueError(
                 f"operator must be the name of one operator, got {operator!r}, which several operators of "
                 "the query have; give them names with timerheap.spark.with_name(result, name)"
@@ -458,14 +453,10 @@ def _refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) ->
 
 def _states(plan: Any) -> Iterator[Any]:
     """Return a Java StatefulOperatorStateInfo for each of timerheap's operators in a plan."""
-    if plan.nodeName().startswith(_OPERATOR) and METRICS in _names(plan.output()):
+    if plan.nodeName().startswith(_OPERATOR) and METRICS in [each.name() for each in _each(plan.output())]:
         yield plan.stateInfo().get()
     for child in _each(plan.children()):
         yield from _states(child)
-
-
-def _names(attributes: Any) -> list[str]:
-    return [attribute.name() for attribute in _each(attributes)]
 
 
 def _each(sequence: Any) -> list[Any]:

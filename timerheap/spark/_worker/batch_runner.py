@@ -611,7 +611,13 @@ class BatchRunner(Runner):
         after the end of the input, where there is no time to advance to.
         """
         pending = len(timers.heap)
-        self._call_on_timers(due, domain)
+        self.fired_timers += len(due)
+        self._begin_call(due.key_hashes)
+        self._context.timestamps = due.timestamps
+        self._timers.times = due.timestamps if domain is TimeDomain.EVENT_TIME else None
+        self._context.domain = domain
+        names = partial(self._group.timer_names.names, due.namespaces)
+        self._emit(self._function.on_timers, DueTimers(due.timestamps, due.key_hashes, names))
         registered, ended = len(timers.heap) - pending, self._context.ended
         if registered <= 0:
             return
@@ -624,15 +630,6 @@ class BatchRunner(Runner):
             key = self._group.keys.keys(due.key_hashes[:1]).to_pylist()[0]
             name = self._group.timer_names.names(due.namespaces[:1])[0]
             endless(self._function, key, due[0].timestamp, name, ended)
-
-    def _call_on_timers(self, due: TimerBatch, domain: TimeDomain) -> None:
-        self.fired_timers += len(due)
-        self._begin_call(due.key_hashes)
-        self._context.timestamps = due.timestamps
-        self._timers.times = due.timestamps if domain is TimeDomain.EVENT_TIME else None
-        self._context.domain = domain
-        names = partial(self._group.timer_names.names, due.namespaces)
-        self._emit(self._function.on_timers, DueTimers(due.timestamps, due.key_hashes, names))
 
     def _begin_call(self, ids: np.ndarray) -> None:
         ids.setflags(write=False)

@@ -257,7 +257,9 @@ def reported() -> Iterator[None]:
         yield
     except Exception as e:
         found = TracebackException.from_exception(e)
-        found.stack = StackSummary.from_list([frame for frame in found.stack if _is_users(frame.filename)])
+        others = (*_NOT_THE_USERS, _COMPILED)
+        users = [frame for frame in found.stack if not frame.filename.startswith(others)]
+        found.stack = StackSummary.from_list(users)
         notes = found.__notes__ or []
         where = [note.removeprefix(_NOTE) for note in notes if note.startswith(_NOTE)]
         found.__notes__ = [note for note in notes if not note.startswith(_NOTE)]
@@ -266,7 +268,3 @@ def reported() -> Iterator[None]:
         where = where or [f"in {found.stack[0].name}"]
         message = "".join(found.format_exception_only()).rstrip()
         raise RuntimeError("\n".join([message, *where, "".join(found.format()).rstrip()])) from None
-
-
-def _is_users(filename: str) -> bool:
-    return not filename.startswith((*_NOT_THE_USERS, _COMPILED))

@@ -151,7 +151,7 @@ class SideBuffer:
         self._append(field, pa.StructArray.from_arrays(columns, fields=list(field.type)))
 
     def add_late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
-        """Add late rows."""
+        """Add late rows, and by how many ms each is late."""
         field = self._fields[LATE_ROWS]
         *columns, _ = field.type
         for start, stop in fitting(rows):
@@ -282,6 +282,7 @@ class ResultBuffer:
 
     side_outputs: the id and the type of each side output, with that of late rows
     columns: rows may be appended to it; `rows` takes what does not fit
+    side, late: `SideBuffer.add` and `SideBuffer.add_late`
     """
 
     def __init__(self, schema: pa.Schema, side_outputs: Sequence[pa.Field] = ()) -> None:
@@ -291,6 +292,7 @@ class ResultBuffer:
         self._known = set(self._names)
         self._side = SideBuffer(list(side_outputs))
         self._has_side = bool(side_outputs)
+        self.side, self.late = self._side.add, self._side.add_late
         self.takes_late = any(field.name == LATE_ROWS for field in side_outputs)
         self._keep = [_keeper(field) for field in schema]
         formats = [_FORMATS.get(field.type, keep) for field, keep in zip(schema, self._keep, strict=True)]
@@ -313,10 +315,6 @@ class ResultBuffer:
                 self._others.append(
                     tuple(keep(value) for keep, value in zip(self._keep, record, strict=True))
                 )
-
-    def side(self, tag: OutputTag, value: Any) -> None:
-        """Add a value of a side output."""
-        self._side.add(tag, value)
 
     def _as_tuple(self, row: Any, source: str) -> tuple[Any, ...]:
         names = self._names
@@ -377,10 +375,6 @@ class ResultBuffer:
     def __len__(self) -> int:
         """Return the number of results so far, without side outputs."""
         return sum(map(len, [self.columns, self._others, *self._batches]))
-
-    def late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
-        """Add late rows, and by how many ms each is late."""
-        self._side.add_late(rows, late_by)
 
     def table(self) -> pa.Table:
         """Return the results and side outputs, in one chunk unless it would be too large."""

@@ -126,29 +126,6 @@ def _name(df: DataFrame) -> str:
     return f"{OBSERVED}_{max(numbers) + 1}" if numbers else OBSERVED
 
 
-def renamed(result: DataFrame, name: str) -> DataFrame:
-    """Return the result of an operator, whose metrics have this name."""
-    plan = analyzed(result)
-    above: list[Any] = []
-    node = plan
-    while not _is_of_operator(node):
-        if node.children().size() != 1:
-            raise ValueError(
-                "df must be the result of one operator, such as timerheap.spark.process() returns it, got "
-                f"{result!r}; call with_name() before results are combined"
-            )
-        above.append(node)
-        node = node.children().head()
-    if name != node.name() and f"CollectMetrics {name}," in plan.toString():
-        raise ValueError(f"name must differ from the other metrics of the query, got {name!r}")
-    spark = result.sparkSession
-    to_seq = jvm(spark).PythonUtils.toSeq
-    node = node.copy(name, node.metrics(), node.child(), _DATAFRAME)
-    for parent in reversed(above):
-        node = parent.withNewChildren(to_seq([node]))
-    return of_plan(spark, node)
-
-
 def _is_of_operator(node: Any) -> bool:
     """Return whether a node of a plan is the observation of an operator."""
     return node.nodeName() == "CollectMetrics" and METRICS in node.child().schema().fieldNames()
@@ -158,7 +135,7 @@ def _repeatable(observed: DataFrame) -> DataFrame:
     """Return a DataFrame of ``observe()`` that may stand twice in a query.
 
     Spark refuses two metrics of one name, as in the union of the results of two operators, unless they belong
-    to one DataFrame. The progress then has the metrics of one of them; see `renamed`.
+    to one DataFrame. The progress then has the metrics of one of them; see `with_name`.
     """
     node = logical_plan(observed)
     node = node.copy(node.name(), node.metrics(), node.child(), _DATAFRAME)
@@ -369,7 +346,25 @@ def with_name(df: DataFrame, name: str) -> DataFrame:
     refuse_connect(df.sparkSession, "with_name()")
     if not df.isStreaming:
         return df
-    return renamed(df, name)
+    plan = analyzed(df)
+    above: list[Any] = []
+    node = plan
+    while not _is_of_operator(node):
+        if node.children().size() != 1:
+            raise ValueError(
+                "df must be the result of one operator, such as timerheap.spark.process() returns it, got "
+                f"{df!r}; call with_name() before results are combined"
+            )
+        above.append(node)
+        node = node.children().head()
+    if name != node.name() and f"CollectMetrics {name}," in plan.toString():
+        raise ValueError(f"name must differ from the other metrics of the query, got {name!r}")
+    spark = df.sparkSession
+    to_seq = jvm(spark).PythonUtils.toSeq
+    node = node.copy(name, node.metrics(), node.child(), _DATAFRAME)
+    for parent in reversed(above):
+        node = parent.withNewChildren(to_seq([node]))
+    return of_plan(spark, node)
 
 
 def mail(spark: SparkSession) -> Mail:

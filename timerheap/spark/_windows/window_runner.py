@@ -127,7 +127,7 @@ class WindowRunner(Runner):
             self.fired_timers += len(results)
         keys = self._group.keys.keys(results.key_ids)
         columns = [keys.column(name) for name in self._work.keys]
-        fields = [keys.schema.field(name).with_name(shown_name(name)) for name in self._work.keys]
+        fields = [keys.schema.field(name) for name in self._work.keys]
         # Bounds are local times; where the result has them as instants, the windows follow UTC.
         bounds = [results.window_starts, results.window_ends, results.window_times]
         for field, ms in zip(self._work.bounds, bounds, strict=True):

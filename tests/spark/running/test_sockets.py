@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -125,12 +124,12 @@ def test_the_path_of_a_connection_to_the_state_store_is_removed(tmp_path: Path) 
         server.bind(str(path))
         server.listen()
         client.connect(str(path))
-        _remove_path(SimpleNamespace(_client_socket=client))
+        _remove_path(client)
         assert not path.exists()
         client.sendall(b"still connected")
         assert server.accept()[0].recv(100) == b"still connected"
-        _remove_path(SimpleNamespace(_client_socket=client))
+        _remove_path(client)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
         client.connect(server.getsockname())
-        _remove_path(SimpleNamespace(_client_socket=client))
-    _remove_path(SimpleNamespace())
+        _remove_path(client)
+    _remove_path(None)

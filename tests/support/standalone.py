@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyspark
 from local_spark import JAVA_OPTIONS
 
-from timerheap._java import find_java
+from timerheap.spark import ensure_java
 
 __all__ = ["Cluster", "cluster", "running"]
 
@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
     """Return an environment without the tests' Python and Spark, and with fast JVM starts."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "SPARK_"))}
     return kept | {
-        "JAVA_HOME": str(find_java()),
+        "JAVA_HOME": str(ensure_java()),
         "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
         "PYTHONSAFEPATH": "1",
         "SPARK_HOME": str(SPARK),

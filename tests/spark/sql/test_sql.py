@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap.spark._sql.nodes import Table
+from timerheap.spark._sql.parser import parsed
 from timerheap.spark._sql.timed_tables import time_of_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
@@ -195,7 +195,8 @@ def test_a_delay_is_that_of_flinks_sql(watermark: Any, spark: SparkSession) -> N
     df = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "ts")
     if watermark == "Spark's":
         df, watermark = df.withWatermark("ts", "10 minutes"), None
-    time, strategy = time_of_table(df, Table(("t",), time="ts"), watermark, None)
+    query: Any = parsed(f"SELECT * {FROM}")
+    time, strategy = time_of_table(df, query.source, watermark, None)
     assert isinstance(strategy, WatermarkStrategy)
     generator = strategy.create_watermark_generator()
     assert (time, generator.on_batch(25 * MINUTE, 1, None), strategy._delay) == ("ts", 15 * MINUTE, 599_999)

@@ -23,7 +23,6 @@ from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import TimerNames
-from timerheap.spark._worker import batch_runner
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import run_key_group
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
@@ -302,12 +301,10 @@ def test_places_and_waves_equal_a_model(data: bytes) -> None:
     place_inputs.run(data)
 
 
-def test_timers_that_are_always_due_again_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timers_that_are_always_due_again_raise() -> None:
     class Endless(Columns):
         def on_timers(self, due: Any, ctx: Any) -> None:
             ctx.timer_service().register_event_time_timers(due.ids, due.timestamps)
 
-    monkeypatch.setattr(batch_runner, "FIRINGS", 50)
-    monkeypatch.setattr(batch_runner, "FIRINGS_EACH", 0)
     with pytest.raises(RuntimeError, match=r"Endless must not .* got the timer at 15 of key \{'k': 3\}"):
         run(Endless(), [Step(3, 10, 5, 0, 0)])

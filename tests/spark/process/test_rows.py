@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
@@ -12,18 +12,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import (
-    DateType,
     LongType,
     StringType,
     StructField,
     StructType,
     TimestampNTZType,
-    TimestampType,
 )
 
+from timerheap import KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap._native._core import RowField
 from timerheap.spark._group.columns import row_class
-from timerheap.spark._worker.row_runner import row_source
+from timerheap.testing import ProcessTester
 
 YEAR_10000 = 253_402_300_800_000_000  # microseconds
 TYPE = StructType(
@@ -37,10 +36,32 @@ def table(*micros: int) -> pa.Table:
     return pa.table({"k": [f"k{i}" for i in range(len(micros))], "n": pa.array(range(len(micros))), "at": at})
 
 
+class Years(KeyedProcessFunction):
+    """Yields the key and the year of each row."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        yield str(ctx.get_current_key()), value.n, value.at.year
+
+
+class Sides(KeyedCoProcessFunction):
+    """Has two inputs."""
+
+    def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> None:
+        pass
+
+    def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> None:
+        pass
+
+
+def pushed(key: list[str], *micros: int) -> list[Row]:
+    """Return the results for a table, in which the time of each row is one of `micros`."""
+    tester = ProcessTester(Years(), key, TYPE, "key string, n bigint, year int")
+    return tester.push(table(*micros))
+
+
 def test_timestamps_in_the_range_of_python_become_rows() -> None:
-    rows = row_source(table(0, YEAR_10000 - 1), TYPE, ["k"]).tolist()
-    assert [(row.k, row.n, row.at.year) for row in rows] == [("k0", 0, 1970), ("k1", 1, 9999)]
-    assert row_source(table(0), TYPE, ["k", "n"]).keys() == [("k0", 0)]
+    assert pushed(["k"], 0, YEAR_10000 - 1) == [("k0", 0, 1970), ("k1", 1, 9999)]
+    assert pushed(["k", "n"], 0) == [("('k0', 0)", 0, 1970)]
 
 
 @pytest.mark.parametrize(
@@ -49,23 +70,26 @@ def test_timestamps_in_the_range_of_python_become_rows() -> None:
 )
 def test_a_timestamp_outside_the_range_of_python_raises_with_column_and_key(micros: int, shown: str) -> None:
     with pytest.raises(ValueError, match=rf"column 'at' {OUTSIDE}\+?{shown}.* for key 'k1', 1; filter such"):
-        row_source(table(0, micros, micros), TYPE, ["k", "n"])
+        pushed(["k", "n"], 0, micros, micros)
     with pytest.raises(ValueError, match=rf"column 'at' {OUTSIDE}\+?{shown}.* for key \+?{shown}"):
-        row_source(table(micros), TYPE, ["at"])
+        pushed(["at"], micros)
 
 
 def test_timestamps_in_structs_and_dates_are_checked_too() -> None:
-    inner = pa.StructArray.from_arrays(
-        [pa.array([YEAR_10000], pa.timestamp("us", "UTC")), pa.array([0], pa.int32()).cast(pa.date32())],
-        ["at", "day"],
-    )
-    type_ = StructType([StructField("at", TimestampType()), StructField("day", DateType())])
-    side = "__timerheap_left"  # of process_two: no name of the user's
+    at = pa.array([YEAR_10000], pa.timestamp("us", "UTC"))
+    days, key = pa.array([3_000_000], pa.int32()).cast(pa.date32()), pa.array(["a"])
+    two = ProcessTester(Sides(), "k", "k string, at timestamp", "n bigint", right_schema="k string")
     with pytest.raises(ValueError, match=f"^column 'at' {OUTSIDE}"):
-        row_source(pa.table({side: inner}), StructType([StructField(side, type_)]))
-    days = pa.table({"day": pa.array([3_000_000], pa.int32()).cast(pa.date32())})
-    with pytest.raises(ValueError, match=f"^column 'day' {OUTSIDE}.*10183-09-21; filter such rows out"):
-        row_source(days, StructType([type_["day"]]))
+        two.push(pa.table({"k": key, "at": at}))
+    inner = pa.StructArray.from_arrays([at], ["at"])
+    struct = ProcessTester(Years(), "k", "k string, s struct<at: timestamp>", "n bigint")
+    with pytest.raises(ValueError, match=f"^column 's.at' {OUTSIDE}"):
+        struct.push(pa.table({"k": key, "s": inner}))
+    dates = ProcessTester(Years(), "k", "k string, day date", "n bigint")
+    with pytest.raises(
+        ValueError, match=f"^column 'day' {OUTSIDE}.*10183-09-21 for key 'a'; filter such rows"
+    ):
+        dates.push(pa.table({"k": key, "day": days}))
 
 
 NAMES = ["k", "count", "__x", "k", "of the day"]

@@ -21,11 +21,10 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
-from timerheap.spark._worker import row_runner
-from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.output import ResultBuffer
 
 SCHEMA = pa.schema([("k", pa.string())])
@@ -62,7 +61,8 @@ def run(*calls: Callable[[Any, Any], object], group: KeyGroup | None = None) -> 
     group = group or new_group()
     rows = pa.record_batch([pa.array(["a", "b", "c"])], schema=SCHEMA)
     ids = group.keys.resolve(np.array([5, 6, 7]), rows.columns)
-    runner = BatchRunner(function, untimed(function), 2)
+    query = untimed(function)
+    runner: Any = query.work.runner(query, Placement(1, 2))
     runner.open()
     runner.begin(group, 1_000, ResultBuffer(SCHEMA))
     for call in calls:
@@ -118,7 +118,8 @@ def test_a_key_that_is_asked_for_again_is_that_of_the_key_group() -> None:
     found: list[str] = []
     function = Does()
     function.do = lambda _, ctx: found.extend(ctx.keys(some)[0][0].as_py() for some in ([5], [5], [6], [5]))
-    runner = BatchRunner(function, untimed(function), 2)
+    query = untimed(function)
+    runner: Any = query.work.runner(query, Placement(1, 2))
     runner.open()
     for names in ["a", "b"], ["c", "d"]:
         group, rows = new_group(), pa.record_batch([pa.array(names)], schema=SCHEMA)
@@ -182,17 +183,17 @@ def test_the_keys_of_timers_that_fire_at_once_are_looked_up_in_a_few_calls(
     function = Fires()
     query = replace(untimed(Does()), work=work_of(function))
     group = KeyGroup(query.layout)
-    names = [f"key {i}" for i in range(100)]
-    ids = group.keys.resolve(np.arange(100) * 12345 % 101, [pa.array(names)])
+    names = [f"key {i}" for i in range(150_000)]  # of which about 65,000 are looked up at once
+    ids = group.keys.resolve(np.arange(len(names)) * 12345 % 150_001, [pa.array(names)])
     group.event_timers.push_many(0, ids, 0)
     lookups: list[int] = []
     keys_of = group.keys.keys
     monkeypatch.setattr(group.keys, "keys", lambda ids: lookups.append(len(ids)) or keys_of(ids))
-    monkeypatch.setattr(row_runner, "_AHEAD", 10)
     group.watermark = 5
-    runner, output = row_runner.RowRunner(function, query, 2), ResultBuffer(SCHEMA)
+    runner: Any = query.work.runner(query, Placement(1, 2))
+    output = ResultBuffer(SCHEMA)
     runner.open()
     runner.begin(group, None, output)
     runner.advance(5)
     assert sorted(output.table()["k"].to_pylist()) == sorted(names)
-    assert len(lookups) == 10
+    assert len(lookups) == 3

@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerheap.spark._group.tables import last_rows
-from timerheap.spark._stored_windows import latest_versions
+from timerheap.spark._windows.open_windows import SlicesPart
+from timerheap.spark._windows.partial_aggregates import WindowSpec
+from timerheap.tvf import TumblingSliceAssigner
+from timerheap.tvf.aggregates import Count
 
 IDS = st.integers(0, 4)
 ROWS = pa.schema([("id", pa.int64()), ("value", pa.large_string())])
-VERSIONS = pa.schema([("version", pa.int64()), ("group", pa.int64()), ("value", pa.large_string())])
+WINDOWS = SlicesPart(WindowSpec(TumblingSliceAssigner(1), [Count()], {}, "windows"))
+VERSIONS = pa.schema(
+    [(WINDOWS._version, pa.int64()), (WINDOWS._group, pa.int64()), ("value", pa.large_string())]
+)
 
 
 def batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
@@ -51,5 +57,5 @@ def test_later_versions_replace_earlier_ones(data: st.DataObject) -> None:
         saves.append(batch(deletions + [(number, group, str(number)) for group in groups], VERSIONS))
     start = data.draw(st.integers(0, len(saves) - 1))
     stop = data.draw(st.integers(start + 1, len(saves)))
-    merged = latest_versions(saves[start:stop], "group", "version")
+    merged = WINDOWS.merge(saves[start:stop])
     assert replayed([*saves[:start], merged, *saves[stop:]]) == replayed(saves)

@@ -73,3 +73,26 @@ def test_only_compat_uses_what_is_private_in_pyspark(path: Path) -> None:
 def test_what_is_private_in_pyspark_is_found() -> None:
     names = {"_as_nullable", "_child", "_df", "_expr", "_jdf", "_jvm", "_find_spark_home", "_timeout_conf"}
     assert names <= private_in_pyspark()
+
+
+REACHED = 50  # private modules of timerheap that tests import: lower it when there are fewer
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """The dotted names that a source imports; each may be a module, or a name in one."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_no_more_private_modules_are_reached_by_tests() -> None:
+    paths = [path.relative_to(PACKAGE.parent) for path in [*MODULES, PACKAGE / "_native" / "_core.pyx"]]
+    modules = {".".join(path.with_suffix("").parts) for path in paths if not path.stem.startswith("__")}
+    private = {name for name in modules if "._" in name}
+    found = {name for path in Path(__file__).parent.rglob("*.py") for name in imported_modules(path)}
+    reached_by_tests = sorted(found & private)
+    assert "timerheap._native._core" in reached_by_tests
+    assert len(reached_by_tests) <= REACHED, f"show it by a public name instead: {reached_by_tests}"

@@ -22,7 +22,7 @@ from timerheap import KeyedProcessFunction
 from timerheap.spark import read_checkpoint
 from timerheap.spark._group.checkpoint import OWN, Manifest, Stored
 from timerheap.spark._group.key_group import GroupLayout, KeyGroup, load_group
-from timerheap.spark._stored_windows import WINDOWS
+from timerheap.spark._windows.open_windows import SessionsPart, SlicesPart
 
 Row = dict[str, Any]
 ENGINE = ("_query.py", "_plan", "_exchange", "_worker", "_group")
@@ -139,8 +139,9 @@ def test_a_group_goes_on_in_another_process_and_from_its_checkpoint() -> None:
 
 
 def test_each_feature_has_a_kind_of_its_own() -> None:
-    assert {WINDOWS, FIRST_TIMES} <= OWN
-    assert WINDOWS != FIRST_TIMES
+    assert SlicesPart.kind == SessionsPart.kind
+    assert {SlicesPart.kind, FIRST_TIMES} <= OWN
+    assert SlicesPart.kind != FIRST_TIMES
 
 
 def test_the_engine_does_not_know_it() -> None:

@@ -21,6 +21,7 @@ from timerheap import tvf
 from timerheap.tvf.accumulators import Aggregate
 from timerheap.tvf.aggregates import (
     BUILT_IN,
+    Aggregation,
     Avg,
     Count,
     Max,
@@ -31,7 +32,6 @@ from timerheap.tvf.aggregates import (
 )
 from timerheap.tvf.columns import Multisets, group_by, group_rows
 from timerheap.tvf.distinct import ApproxCountDistinct, CountDistinct
-from timerheap.tvf.partials import Aggregation
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, 0.0, -0.0, math.inf]))

@@ -20,9 +20,18 @@ from timerheap.tvf import (
     WindowResults,
 )
 from timerheap.tvf.accumulators import Aggregate
-from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, Sum, Variance
+from timerheap.tvf.aggregates import (
+    Aggregation,
+    Avg,
+    Count,
+    Max,
+    Min,
+    Partials,
+    PythonAggregate,
+    Sum,
+    Variance,
+)
 from timerheap.tvf.distinct import CountDistinct
-from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.slices import SliceAssigner
 
 HOUR = 3_600_000

@@ -10,10 +10,9 @@ from slice_traces import assigner
 from timerheap import MAX_WATERMARK
 from timerheap.tvf import GlobalWindowAggregate, SessionWindowAggregate, WindowResults
 from timerheap.tvf.accumulators import Aggregate
-from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, Sum
+from timerheap.tvf.aggregates import Aggregation, Avg, Count, Max, Min, PythonAggregate, Sum
 from timerheap.tvf.distinct import CountDistinct
 from timerheap.tvf.late_rows import LateRows
-from timerheap.tvf.partials import Aggregation
 
 Trace = dict[str, Any]
 Add = Callable[..., LateRows | None]

@@ -11,9 +11,9 @@ from timerheap._arguments import Length, int64
 from timerheap._native._core import TimerHeap
 from timerheap.timer import MIN_WATERMARK, lateness
 from timerheap.tvf.accumulators import Aggregate
+from timerheap.tvf.aggregates import Aggregation, Partials
 from timerheap.tvf.columns import Int64s, add, column, group_by
 from timerheap.tvf.late_rows import Intervals, LateRows, late_for_sessions
-from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.slices import SessionUnsliceAssigner
 from timerheap.tvf.window_aggregate import WindowResults
 

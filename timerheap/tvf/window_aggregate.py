@@ -13,9 +13,9 @@ from timerheap._arguments import int64
 from timerheap._native._core import TimerHeap
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf.accumulators import Aggregate, Grid
+from timerheap.tvf.aggregates import Aggregation, Partials
 from timerheap.tvf.columns import Int64s, column, group_by
 from timerheap.tvf.late_rows import LateRows, late_slices
-from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.slices import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner
 
 _CELLS = 1 << 17  # cells to compute at a time, so that they fit into the cache

@@ -22,7 +22,7 @@ from timerheap import KeyedProcessFunction
 from timerheap.spark import read_checkpoint
 from timerheap.spark._group.checkpoint import OWN, Manifest, Stored
 from timerheap.spark._group.key_group import GroupLayout, KeyGroup, load_group
-from timerheap.spark._windows.open_windows import SessionsPart, SlicesPart
+from timerheap.spark._windows.window_runner import SessionsPart, SlicesPart
 
 Row = dict[str, Any]
 ENGINE = ("_query.py", "_plan", "_exchange", "_worker", "_group")

@@ -34,8 +34,8 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import in_order
 from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
-from timerheap.spark._windows.open_windows import SessionsPart, SlicesPart
 from timerheap.spark._windows.partial_aggregates import WindowSpec
+from timerheap.spark._windows.window_runner import SessionsPart, SlicesPart
 from timerheap.spark._worker.states import GroupRuntimeContext
 from timerheap.tvf import HoppingSliceAssigner
 from timerheap.tvf.aggregates import Max, Sum

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerheap.spark._group.tables import last_rows
-from timerheap.spark._windows.open_windows import SlicesPart
 from timerheap.spark._windows.partial_aggregates import WindowSpec
+from timerheap.spark._windows.window_runner import SlicesPart
 from timerheap.tvf import TumblingSliceAssigner
 from timerheap.tvf.aggregates import Count
 

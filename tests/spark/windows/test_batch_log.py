@@ -12,8 +12,8 @@ import pytest
 from memories import Arena
 
 from timerheap.spark._group.memory import PROCESS
-from timerheap.spark._windows.open_windows import BatchLog, SessionsPart, SlicesPart
 from timerheap.spark._windows.partial_aggregates import WindowSpec
+from timerheap.spark._windows.window_runner import BatchLog, SessionsPart, SlicesPart
 from timerheap.tvf import HoppingSliceAssigner
 from timerheap.tvf.aggregates import Sum
 from timerheap.tvf.distinct import CountDistinct

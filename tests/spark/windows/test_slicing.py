@@ -17,9 +17,8 @@ from timerheap.spark._columns import HASH, SLICE_END
 from timerheap.spark._group.tables import KeyTable
 from timerheap.spark._windows.partial_aggregates import LocalStage, PartialColumns, WindowSpec, input_column
 from timerheap.tvf.accumulators import Aggregate
-from timerheap.tvf.aggregates import Avg, Count, Max, Min, PythonAggregate, Sum, Variance
+from timerheap.tvf.aggregates import Aggregation, Avg, Count, Max, Min, PythonAggregate, Sum, Variance
 from timerheap.tvf.distinct import ApproxCountDistinct, CountDistinct
-from timerheap.tvf.partials import Aggregation
 from timerheap.tvf.slices import (
     CumulativeSliceAssigner,
     HoppingSliceAssigner,

@@ -14,8 +14,8 @@ from timerheap._values import Convert, checker, local_leaf, local_reader, reader
 from timerheap.spark._arrow import event_millis, view_of
 from timerheap.spark._columns import ACCUMULATOR, HASH, KEY_HASH, SLICE_END
 from timerheap.tvf.accumulators import Aggregate
+from timerheap.tvf.aggregates import Aggregation, Partials
 from timerheap.tvf.columns import Groups, Multisets
-from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.slices import SessionUnsliceAssigner, SliceAssigner
 
 

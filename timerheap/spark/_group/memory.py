@@ -342,7 +342,7 @@ class LiveFile:
         """Write what describes the structures in the file; return False if the file is given up."""
         sealed = seal(_HEAD, head)
         block = self.allocate(len(sealed))
-        self._trim()  # after the head has its place: it must lie within what is left
+        self._trim()  # only now, since the head must lie within the trimmed file
         if self.failure is not None:
             return False
         block.bytes[: len(sealed)] = np.frombuffer(sealed, np.uint8)

@@ -20,14 +20,14 @@ from timerheap.functions import (
 )
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import INPUT, SIDES
-from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
 from timerheap.spark._worker.batch_runner import BatchWork
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork, Runner
+from timerheap.spark._worker.partition import KeyedWork
 from timerheap.spark._worker.row_runner import RowRunner, RowWork, row_source
 from timerheap.spark._worker.states import (
+    FunctionWork,
     GroupExpiryClock,
     GroupRuntimeContext,
     RowFunctionContext,
@@ -205,14 +205,11 @@ class BroadcastRunner(RowRunner):
 
 
 @dataclass(frozen=True)
-class BroadcastWork(RowWork):
+class BroadcastWork(FunctionWork):
     """A function with broadcast state, to run row by row."""
 
     function: Broadcasting
-
-    def runner(self, query: Query, placement: Placement) -> Runner:
-        """Return what runs the function."""
-        return BroadcastRunner(self.function, query, placement.max_parallelism)
+    runner_class = BroadcastRunner
 
 
 class Tagged(KeyedProcessFunction):

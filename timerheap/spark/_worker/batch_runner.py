@@ -21,21 +21,19 @@ from timerheap.metrics import Metrics
 from timerheap.output_tag import is_tagged
 from timerheap.spark._arrow import KeyedRows, fitting, narrow
 from timerheap.spark._columns import shown_name
-from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.tables import KeyTable
 from timerheap.spark._group.timers import JournalledTimers
 from timerheap.spark._query import Query
-from timerheap.spark._worker.operator import Rehearsal
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork, RowsAhead, Runner
+from timerheap.spark._worker.partition import RowsAhead, Runner
 from timerheap.spark._worker.states import (
     BatchGroupRuntimeContext,
+    FunctionWork,
     GroupExpiryClock,
     WithoutStates,
     endless,
     no_processing_time,
-    rehearsed,
 )
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, TimerBatch
@@ -663,18 +661,9 @@ def _detached(batch: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class BatchWork(KeyedWork):
+class BatchWork(FunctionWork):
     """A function to run on many rows or timers at once."""
 
     function: BatchProcessFunction
-
-    def rehearse(
-        self, query: Query, max_parallelism: int, group: KeyGroup | None, streaming: bool
-    ) -> Rehearsal:
-        """Open a copy of the function."""
-        context = BatchGroupRuntimeContext(_CurrentKey(), max_parallelism)
-        return rehearsed(self.function, context, query, group, streaming)
-
-    def runner(self, query: Query, placement: Placement) -> Runner:
-        """Return what runs the function."""
-        return BatchRunner(self.function, query, placement.max_parallelism)
+    context_class = BatchGroupRuntimeContext
+    runner_class = BatchRunner

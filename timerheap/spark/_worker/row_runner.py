@@ -20,22 +20,19 @@ from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._columns import COMPUTED, HIDDEN, TIME
 from timerheap.spark._compat import to_tuples
-from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.columns import changeable_class, column_reader, local_times
 from timerheap.spark._group.key_group import KeyGroup, UserState
 from timerheap.spark._group.timers import KeyTimers, due_keys
 from timerheap.spark._query import Query
-from timerheap.spark._worker.operator import Rehearsal
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork, RowsAhead, Runner
+from timerheap.spark._worker.partition import RowsAhead, Runner
 from timerheap.spark._worker.states import (
-    GroupRuntimeContext,
+    FunctionWork,
     KeyTimerService,
     RowExpiryClock,
     RowFunctionContext,
     RowRuntimeContext,
     no_processing_time,
-    rehearsed,
 )
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
@@ -309,18 +306,8 @@ class RowRunner(Runner):
 
 
 @dataclass(frozen=True)
-class RowWork(KeyedWork):
+class RowWork(FunctionWork):
     """A function to run row by row."""
 
     function: KeyedProcessFunction
-
-    def rehearse(
-        self, query: Query, max_parallelism: int, group: KeyGroup | None, streaming: bool
-    ) -> Rehearsal:
-        """Open a copy of the function."""
-        context = GroupRuntimeContext(CurrentKey(), max_parallelism)
-        return rehearsed(self.function, context, query, group, streaming)
-
-    def runner(self, query: Query, placement: Placement) -> Runner:
-        """Return what runs the function."""
-        return RowRunner(self.function, query, placement.max_parallelism)
+    runner_class = RowRunner

@@ -1,10 +1,11 @@
-"""What functions are handed on Spark: contexts, timer services, states, the clock of expiring state."""
+"""Functions on Spark as work, and what they are handed: contexts, timer services, states, expiry clocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NoReturn, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,7 @@ from timerheap.functions import (
 )
 from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import narrow_column, wide
+from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.columns import changeable_row
 from timerheap.spark._group.key_group import GroupLayout, KeyGroup, UserState, expiry_namespace, state_name
 from timerheap.spark._group.tables import StateTable
@@ -46,6 +48,7 @@ from timerheap.spark._group.timers import KeyTimers
 from timerheap.spark._query import Query
 from timerheap.spark._worker.operator import Rehearsal
 from timerheap.spark._worker.output import cast as cast_column
+from timerheap.spark._worker.partition import KeyedWork, Runner
 from timerheap.state import BatchValueState, StateDescriptor, ValueState, ValueStateDescriptor
 from timerheap.state_ttl import StateTtlConfig, has_event_time
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
@@ -381,33 +384,43 @@ class _AskedStates:
         return SimpleNamespace(name=state_name(self._layout, name, broadcast), type=type_)
 
 
-def rehearsed(
-    function: Function,
-    context: GroupRuntimeContext,
-    query: Query,
-    group: KeyGroup | None,
-    streaming: bool,
-) -> Rehearsal:
-    """Open and close a copy of a function; see `timerheap.spark._worker.operator.Work.rehearse`.
+@dataclass(frozen=True)
+class FunctionWork(KeyedWork):
+    """A function to run; a kind of function has a class of its own, which says what runs it."""
 
-    What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
-    that says where it happened.
-    """
-    copy = cast(Function, loads(dumps(function)))  # type: ignore[no-untyped-call]
-    try:
-        copy.open(context)
-        # A real group is needed only to compare types: building one takes most of the time of a rehearsal.
-        context.bind(cast(KeyGroup, _AskedStates(query.layout)) if group is None else group)
-        _expect_clocks(query, context.times_to_live(), streaming)
-        copy.close()
-    except Exception as e:
-        e.add_note(
-            "timerheap: in open() or close() on the driver, which opens and closes a copy of the function to "
-            "check its states before the query starts. Put what only workers can reach behind "
-            "`if pyspark.TaskContext.get() is not None`."
-        )
-        raise
-    return Rehearsal(context.metrics is not None, context.times_to_live())
+    function: Function
+    context_class: ClassVar[type[GroupRuntimeContext]] = GroupRuntimeContext
+    runner_class: ClassVar[type[Any]]  # made with the function, the query and the number of key groups
+
+    def rehearse(
+        self, query: Query, max_parallelism: int, group: KeyGroup | None, streaming: bool
+    ) -> Rehearsal:
+        """Open and close a copy of the function.
+
+        What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a
+        note that says where it happened.
+        """
+        context = self.context_class(NativeKey(), max_parallelism)
+        copy = cast(Function, loads(dumps(self.function)))  # type: ignore[no-untyped-call]
+        try:
+            copy.open(context)
+            # A real group is needed only to compare types: building one takes most of a rehearsal's time.
+            context.bind(cast(KeyGroup, _AskedStates(query.layout)) if group is None else group)
+            _expect_clocks(query, context.times_to_live(), streaming)
+            copy.close()
+        except Exception as e:
+            e.add_note(
+                "timerheap: in open() or close() on the driver, which opens and closes a copy of the "
+                "function to check its states before the query starts. Put what only workers can reach "
+                "behind `if pyspark.TaskContext.get() is not None`."
+            )
+            raise
+        return Rehearsal(context.metrics is not None, context.times_to_live())
+
+    def runner(self, query: Query, placement: Placement) -> Runner:
+        """Return what runs the function."""
+        runner: Runner = self.runner_class(self.function, query, placement.max_parallelism)
+        return runner
 
 
 def _expect_clocks(query: Query, times_to_live: Mapping[str, StateTtlConfig], streaming: bool) -> None:

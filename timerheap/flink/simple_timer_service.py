@@ -67,7 +67,7 @@ class SimpleTimerService(TimerService):
         return self._event.delete_all() + self._processing.delete_all()
 
     def forget(self, domain: TimeDomain, timer: InternalTimer[Any, Any]) -> None:
-        """Take note of a timer that has fired."""
+        """Record that a timer has fired."""
         (self._event if domain is TimeDomain.EVENT_TIME else self._processing).forget(timer)
 
 

@@ -220,11 +220,6 @@ class Inputs:
     def __len__(self) -> int:
         return len(self._sides)
 
-    @property
-    def left(self) -> PushedRows:
-        """The only input, or the left of two."""
-        return self._sides[0]
-
     def add(
         self,
         argument: str,

@@ -180,33 +180,28 @@ def test_a_query_from_tables_equals_one_that_was_never_stopped(
 
 
 def test_a_corrected_table_begins_a_query(spark: SparkSession, tmp_path: Path) -> None:
+    def run(initial: InitialState | None) -> None:
+        result = timerheap.spark.process(
+            streams.read_stream(spark, tmp_path / "in"),
+            "k",
+            LastInColumns(),
+            "k string, what string",
+            event_time="at",
+            watermark=WatermarkStrategy.for_monotonous_timestamps(),
+            initial_state=initial,
+        )
+        streams.run(result, tmp_path)
+
     schema = pa.schema([("k", pa.string()), ("at", pa.int64())])
     streams.write_batches(tmp_path / "in", [[{"k": "a", "at": 5}, {"k": "b", "at": 6}]], schema)
     values = spark.createDataFrame([("a", 100), ("c", 300)], "k string, value long")
     due = spark.createDataFrame(
         [("c", 7, "event_time", "silent")], "k string, epoch_ms long, time_domain string, name string"
     )
-    result = timerheap.spark.process(
-        streams.read_stream(spark, tmp_path / "in"),
-        "k",
-        LastInColumns(),
-        "k string, what string",
-        event_time="at",
-        watermark=WatermarkStrategy.for_monotonous_timestamps(),
-        initial_state=InitialState(states={"last": values}, timers=due, watermarks=4),
-    )
-    streams.run(result, tmp_path)
+    run(InitialState(states={"last": values}, timers=due, watermarks=4))
     assert streams.sink(spark, tmp_path) == [("a", "100 5")]
     streams.write_batches(tmp_path / "in", [[{"k": "a", "at": 50}]], schema)
-    result = timerheap.spark.process(
-        streams.read_stream(spark, tmp_path / "in"),
-        "k",
-        LastInColumns(),
-        "k string, what string",
-        event_time="at",
-        watermark=WatermarkStrategy.for_monotonous_timestamps(),
-    )
-    streams.run(result, tmp_path)
+    run(None)
     found = [("a", "100 5"), ("a", "5 silent"), ("b", "6 silent"), ("b", "None 6"), ("c", "300 silent")]
     assert streams.sink(spark, tmp_path) == found
 

@@ -37,7 +37,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-windows bench-state bench-skew bench-processors bench-nexmark soak-kills instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-windows bench-state bench-skew bench-processors bench-nexmark soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,19 @@ test-spark-versions: $(spark_versions:%=test-spark-%) ## The Spark tests on each
 
 test-spark-%: $(venv)/spark-%/.installed
 	$(call installed,spark-$*) -m pytest tests/spark --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
+
+# What runs beside Spark is published for some versions of it; each test runs on the newest that has what it needs.
+world_versions := 4.3 4.1
+
+test-world: $(world_versions:%=test-world-%) ## Kafka, Delta, Iceberg, S3 and PostgreSQL beside Spark, where their jars can be fetched
+
+test-world-%: $(venv)/world-%/.installed
+	$(call installed,world-$*) -m pytest tests/world -m "not soak" $(ARGS)
+
+soak-world: $(world_versions:%=soak-world-%) ## The same with many kills, and several hosts
+
+soak-world-%: $(venv)/world-%/.installed
+	$(call installed,world-$*) -m pytest tests/world -m soak $(ARGS)
 
 lint: $(venv)/lint/.installed ## ruff, mypy --strict, stubtest, clang-format, jactionlint
 	$(venv)/lint/bin/ruff check
@@ -178,6 +191,7 @@ $(wheel): $(sources) | $(venv)/build/pyvenv.cfg
 extras_demo := [inspect]
 extras_test := [inspect,rocksdb,sketches,sql]
 $(foreach version,$(spark_versions),$(eval extras_spark-$(version) := $(extras_test)))
+$(foreach version,$(world_versions),$(eval extras_world-$(version) := [spark,java]))
 extras_bench := [spark,java,rocksdb,sql]
 extras_fuzz := [spark]
 extras_lint := [inspect,rocksdb,sql]

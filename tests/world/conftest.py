@@ -1,0 +1,100 @@
+"""Systems beside Spark, each started when a test first wants it, and a table of what was done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from connectors import connectors, newest_with, published, running
+from jars import Unreachable
+from kafka_broker import Broker
+from local_spark import start_spark
+from pyspark.sql import SparkSession
+
+COLUMNS = ("job", "kills", "rows", "lost", "doubled")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what runs on a different version of PySpark: each test runs on the newest that can run it."""
+    for item in items:
+        marks = list(item.iter_markers("world"))
+        if marks:
+            version = newest_with(*(part for mark in marks for part in mark.args))
+            if version != running:
+                item.add_marker(
+                    pytest.mark.skip(f"runs on PySpark {version}, the newest with its connectors")
+                )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Iterator[None]:
+    """Skip a test whose parts cannot be fetched, and say which."""
+    try:
+        return (yield)
+    except Unreachable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A Kafka broker for all tests that do not kill it."""
+    with Broker(tmp_path_factory.mktemp("kafka") / "broker") as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def world_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Settings of a Spark with all connectors of its version, in this process or in another."""
+    settings = {"spark.jars": ",".join(map(str, connectors()))}
+    if "delta" in published[running]:
+        lake = tmp_path_factory.mktemp("lake")
+        settings |= {
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.databricks.delta.snapshotPartitions": "2",
+            "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.ice.type": "hadoop",
+            "spark.sql.catalog.ice.warehouse": str(lake / "iceberg"),
+        }
+    return settings
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, world_settings: dict[str, str]) -> Iterator[SparkSession]:
+    """A local Spark with all connectors of its version."""
+    session = start_spark(tmp_path_factory.mktemp("spark"), settings=world_settings)
+    java: Any = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    yield session
+    session.stop()
+    java.stdin.close()
+    java.wait(60)
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """A function that adds a line to the table at the end: ``tell(job, kills=, rows=, lost=, doubled=)``."""
+
+    def add(job: str, **figures: object) -> None:
+        request.node.user_properties.append(("world", {"job": job, **figures}))
+
+    return add
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the table."""
+    reports = [report for kind in terminalreporter.stats.values() for report in kind]
+    lines = [
+        [str(value.get(column, "")) for column in COLUMNS]
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, value in report.user_properties
+        if name == "world"
+    ]
+    if lines:
+        widths = [max(map(len, column)) for column in zip(COLUMNS, *lines, strict=True)]
+        terminalreporter.section(f"PySpark {running}")
+        for job, *figures in (COLUMNS, *lines):
+            cells = [job.ljust(widths[0]), *map(str.rjust, figures, widths[1:])]
+            terminalreporter.write_line("  ".join(cells))

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import streams
+from by_value import by_value
 from local_spark import start_spark
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-
-TESTS = Path(__file__).resolve().parents[1]
-BY_VALUE = [TESTS / "support", TESTS.parent / "examples"]  # folders that no worker has on its path
 
 
 @pytest.fixture(scope="session")
@@ -44,10 +39,5 @@ def one_partition(spark: SparkSession) -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def carried_to_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Pickle the functions of this test module, of the helpers and of the examples by value."""
-    names = [path.stem for folder in BY_VALUE for path in folder.glob("*.py")]
-    modules = [request.module, *(sys.modules[name] for name in names if name in sys.modules)]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    yield
-    for module in modules:
-        cloudpickle.unregister_pickle_by_value(module)
+    with by_value(request.module):
+        yield

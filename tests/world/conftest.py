@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from by_value import by_value
 from connectors import connectors, newest_with, published, running
 from jars import Unreachable
 from kafka_broker import Broker
@@ -70,6 +71,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, world_settings: dict[str, st
     session.stop()
     java.stdin.close()
     java.wait(60)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def carried_to_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Pickle the functions of this test module, of the helpers and of the examples by value."""
+    with by_value(request.module):
+        yield
 
 
 @pytest.fixture

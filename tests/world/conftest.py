@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Generator, Iterator
+from datetime import date
 from typing import Any
 
+import pyspark
 import pytest
 from by_value import by_value
 from connectors import connectors, newest_with, published, running
 from jars import Unreachable
-from kafka_broker import Broker
+from kafka_broker import KAFKA, Broker
 from local_spark import start_spark
 from pyspark.sql import SparkSession
 
@@ -28,13 +31,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 )
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Iterator[None]:
+def skip_unreachable() -> Generator[None, Any, Any]:
     """Skip a test whose parts cannot be fetched, and say which."""
     try:
         return (yield)
     except Unreachable as error:
         pytest.skip(str(error))
+
+
+pytest_fixture_setup = pytest.hookimpl(wrapper=True)(skip_unreachable)
+pytest_runtest_call = pytest.hookimpl(wrapper=True)(skip_unreachable)
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +97,7 @@ def tell(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the table."""
+    """Print the table, and write it with the versions to out/world, for docs/operations/what-ran.md."""
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
     lines = [
         [str(value.get(column, "")) for column in COLUMNS]
@@ -100,9 +106,22 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for name, value in report.user_properties
         if name == "world"
     ]
-    if lines:
-        widths = [max(map(len, column)) for column in zip(COLUMNS, *lines, strict=True)]
-        terminalreporter.section(f"PySpark {running}")
-        for job, *figures in (COLUMNS, *lines):
-            cells = [job.ljust(widths[0]), *map(str.rjust, figures, widths[1:])]
-            terminalreporter.write_line("  ".join(cells))
+    if not lines:
+        return
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *lines, strict=True)]
+    terminalreporter.section(f"PySpark {pyspark.__version__}")
+    for job, *figures in (COLUMNS, *lines):
+        terminalreporter.write_line("  ".join([job.ljust(widths[0]), *map(str.rjust, figures, widths[1:])]))
+    config = terminalreporter.config
+    suite = "soak-world" if config.option.markexpr == "soak" else "test-world"
+    out = config.rootpath / "out/world" / f"{suite}-{running}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    artifacts = sorted(artifact for part in published[running].values() for artifact in part)
+    figures: dict[str, Any] = {
+        "command": f"make {suite}",
+        "date": date.today().isoformat(),
+        "pyspark": pyspark.__version__,
+    }
+    out.write_text(
+        json.dumps(figures | {"artifacts": [*artifacts, KAFKA], "table": [COLUMNS, *lines]}, indent=1)
+    )

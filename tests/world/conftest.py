@@ -39,7 +39,7 @@ def skip_unreachable() -> Generator[None, Any, Any]:
         pytest.skip(str(error))
 
 
-pytest_fixture_setup = pytest.hookimpl(wrapper=True)(skip_unreachable)
+pytest_runtest_setup = pytest.hookimpl(wrapper=True)(skip_unreachable)
 pytest_runtest_call = pytest.hookimpl(wrapper=True)(skip_unreachable)
 
 

@@ -20,8 +20,11 @@ published: dict[str, dict[str, tuple[str, ...]]] = {
     },
     # Iceberg 1.12 has a runtime for 4.1, none for later versions; Delta 4.4 one for 4.2 as well.
     "4.1": {
-        # Of 4.1.2 and later a part is not served, the token provider.
-        "kafka": ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",),
+        # Before 4.1.3 a restart often fails (SPARK-57438); of 4.1.3 the token provider is not served.
+        "kafka": (
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3",
+            "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.1",
+        ),
         "delta": ("io.delta:delta-spark_4.1_2.13:4.4.0",),
         "iceberg": ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",),
         "jdbc": ("org.postgresql:postgresql:42.7.14",),

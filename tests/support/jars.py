@@ -35,7 +35,7 @@ def jars(*artifacts: str, beside_spark: bool = True, without: tuple[str, ...] = 
     Parameters
     ----------
     *artifacts : str
-        Maven's coordinates.
+        Maven's coordinates. These versions are taken, also where one needs a different version of the other.
     beside_spark : bool, default True
         Leave out the modules that pyspark brings, in whatever version.
     without : tuple of str
@@ -81,6 +81,9 @@ def fetch(artifacts: Sequence[str], left_out: Sequence[str], folder: Path) -> No
         SubElement(dependencies, "dependency", org=group, name=name, rev=version, conf="default")
     for name in left_out:
         SubElement(dependencies, "exclude", org="*", module=name)
+    for artifact in artifacts:
+        group, name, version = artifact.split(":")
+        SubElement(dependencies, "override", org=group, module=name, rev=version)
     (ivy,) = PYSPARK.glob("ivy-*.jar")
     with tempfile.TemporaryDirectory(dir=FOLDER) as draft:
         wanted = Path(draft, "ivy.xml")

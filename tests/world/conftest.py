@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Generator, Iterator
 from datetime import date
 from typing import Any
@@ -17,6 +18,12 @@ from local_spark import start_spark
 from pyspark.sql import SparkSession
 
 COLUMNS = ("job", "kills", "rows", "lost", "doubled")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what a soak test may be given: ``make soak-world ARGS="--kills 60 --seed 7"``."""
+    parser.addoption("--kills", type=int, default=40, help="kills of a soak test")
+    parser.addoption("--seed", type=int, default=None, help="of its choices; by default a new one")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -84,6 +91,15 @@ def carried_to_workers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Pickle the functions of this test module, of the helpers and of the examples by value."""
     with by_value(request.module):
         yield
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of a soak test, also in its output if it fails."""
+    given = request.config.getoption("seed")
+    seed = random.randrange(10_000) if given is None else given
+    print(f"--seed {seed}")
+    return int(seed)
 
 
 @pytest.fixture

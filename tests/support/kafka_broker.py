@@ -77,7 +77,7 @@ class Broker:
         properties = PROPERTIES.format(host=host, port=port, controller=controller, folder=folder)
         (folder / "server.properties").write_text(properties)
         name = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        self._run("kafka.tools.StorageTool", "format", "-t", name, "-c").wait()
+        self._run("kafka.tools.StorageTool", "format", f"--cluster-id={name}", "-c").wait()
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

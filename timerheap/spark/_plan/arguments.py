@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -659,6 +659,39 @@ class Input:
                     f"{shown_name(mine)!r} of {self.name}, got {shown_name(theirs)!r} of type "
                     f"{types[1].simpleString()}; cast one of them"
                 )
+
+
+def two_inputs(
+    left: Any,
+    right: Any,
+    key: Any,
+    event_time: Any,
+    watermark: Any,
+    *,
+    order: object = None,
+    late: object = None,
+) -> tuple[Input, Input]:
+    """Return two inputs, checked; what a `RightInput` leaves out is that of the left.
+
+    left, right: DataFrames, perhaps grouped, or a `RightInput`
+    """
+    other = right if isinstance(right, RightInput) else RightInput(right)
+    left_rows, left_by = ungrouped("left", left, "key", key)
+    right_rows, right_by = ungrouped("right", other.rows, "right.key", other.key)
+    time = other.event_time
+    if time is None and not assigns_time(other.watermark):
+        time = replace(EventTime.of(event_time), channel=None)
+    one = Input.checked(Columns("left", left_rows), left_by, event_time, watermark, order=order, late=late)
+    two = Input.checked(
+        Columns("right", right_rows),
+        left_by if right_by is None else right_by,
+        time,
+        watermark if other.watermark is None else other.watermark,
+        order=order,
+        late=late,
+        prefix="right.",
+    )
+    return one, two
 
 
 def query_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,13 +22,13 @@ from timerheap.spark._plan.arguments import (
     Input,
     RightInput,
     arrow_schema,
-    assigns_time,
     changed_states,
     data_frame,
     parsed_schema,
     query_of,
     quoted,
     sendable,
+    two_inputs,
     ungrouped,
 )
 from timerheap.spark._plan.build import build, marked
@@ -285,22 +284,7 @@ def process_two(
     function = sendable(function, KeyedCoProcessFunction)
     if order is None and isinstance(function, IntervalJoin):
         order = "arrival"
-    other = right if isinstance(right, RightInput) else RightInput(right)
-    left_rows, left_by = ungrouped("left", left, "key", key)
-    right_rows, right_by = ungrouped("right", other.rows, "right.key", other.key)
-    time = other.event_time
-    if time is None and not assigns_time(other.watermark):
-        time = replace(EventTime.of(event_time), channel=None)
-    one = Input.checked(Columns("left", left_rows), left_by, event_time, watermark, order=order, late=late)
-    two = Input.checked(
-        Columns("right", right_rows),
-        left_by if right_by is None else right_by,
-        time,
-        watermark if other.watermark is None else other.watermark,
-        order=order,
-        late=late,
-        prefix="right.",
-    )
+    one, two = two_inputs(left, right, key, event_time, watermark, order=order, late=late)
     one.expect_to_match(two)
     columns = columns_of_two(one, two)
     both = _tagged(0, one, two, columns["rows"]).unionAll(_tagged(1, two, one, columns["rows"]))

@@ -47,7 +47,7 @@ LAYERS = {
         "_plan",
         "_state",
         "_async_map _available_now _process _processors",
-        "_windows",
+        "_asof _windows",
         "_sql",
         "__init__ daemon",
     ],

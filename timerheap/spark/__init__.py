@@ -12,6 +12,7 @@ if not all(map(find_spec, ("pandas", "pyarrow", "pyspark"))):
 
 if TYPE_CHECKING:
     from timerheap._java import ensure_java
+    from timerheap.spark._asof.join_asof import join_asof, unmatched_rows
     from timerheap.spark._async_map import async_map
     from timerheap.spark._available_now import run_available_now, start
     from timerheap.spark._plan.arguments import EventTime, RightInput
@@ -53,6 +54,7 @@ __all__ = [
     "cumulate",
     "ensure_java",
     "hop",
+    "join_asof",
     "late_rows",
     "process",
     "process_broadcast",
@@ -69,12 +71,14 @@ __all__ = [
     "transform_with_state_in_pandas",
     "tumble",
     "udaf",
+    "unmatched_rows",
     "window_operator",
     "with_name",
     "with_side_outputs",
 ]
 
 _HOMES = {
+    "spark._asof.join_asof": "join_asof unmatched_rows",
     "spark._async_map": "async_map",
     "spark._available_now": "run_available_now start",
     "_java": "ensure_java",

@@ -35,6 +35,7 @@ MODULES = (
     "pyspark.sql.streaming.proto.StateMessage_pb2",
     "pyspark.worker",
     "timerheap.spark._worker.operator",
+    "timerheap.spark._asof.asof_runner",
     "timerheap.spark._process.function_runners",
     "timerheap.spark._processors.processor_partition",
     "timerheap.spark._windows.window_runner",

@@ -27,7 +27,13 @@ from timerheap.spark._group.key_group import KeyGroup, UserState
 from timerheap.spark._group.timers import JournalledTimers, KeyTimers
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
 from timerheap.spark._processors.processor_records import FrameRecords, FrameSettings, Records, RowRecords
-from timerheap.spark._processors.processor_states import STATES, DeclaredState, ProcessorHandle, Scope
+from timerheap.spark._processors.processor_states import (
+    STATES,
+    DeclaredState,
+    ProcessorHandle,
+    ProcessorState,
+    Scope,
+)
 from timerheap.spark._processors.spark_values import UnsafeOrder, reader_of
 from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import Mail
@@ -113,13 +119,7 @@ class ProcessorRunner:
         expiries = GroupExpiryClock()
         expiries.begin(group, self._now)
         for name, state in self._handle.states.items():
-            try:
-                stored.append(group.state(name, state.shape, state.type))
-            except ValueError as e:
-                raise ValueError(
-                    f"state {name!r} must keep what it holds and whether it has a time to live; choose "
-                    f"another name for the new one, and call handle.deleteIfExists({name!r}) for the old: {e}"
-                ) from None
+            stored.append(_declared(group, name, state))
             tables[name] = stored[-1]
             if state.ttl is not None:
                 tables[name] = EXPIRING[state.shape](stored[-1], state.ttl, expiries, fixed=True)
@@ -484,7 +484,7 @@ class ProcessorWork(Work):
         for name, declared in self.states.items():
             if group is not None and name not in query.drop_state:
                 state = STATES[declared.shape](name, declared, Scope())
-                group.state(name, state.shape, state.type)
+                _declared(group, name, state)
                 if state.ttl is not None:
                     times_to_live[name] = state.ttl
         return Rehearsal(times_to_live=times_to_live, keeps_expiries=True)
@@ -529,3 +529,15 @@ def _late_in_spark(rows: pa.RecordBatch, event_time: tuple[str, ...], watermark:
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     late: np.ndarray = pc.less_equal(micros, watermark * 1000).fill_null(False).to_numpy(zero_copy_only=False)
     return late
+
+
+def _declared(group: KeyGroup, name: str, state: ProcessorState) -> UserState:
+    """Return the contents of a state that a processor has declared; raise ValueError if it has changed."""
+    try:
+        return group.state(name, state.shape, state.type)
+    except ValueError as e:
+        why = str(e).partition("; ")[0]  # what follows is for functions
+        raise ValueError(
+            f"state {name!r} must keep what it holds and whether it has a time to live; choose another name "
+            f"for the new one, and call handle.deleteIfExists({name!r}) for the old: {why}"
+        ) from None

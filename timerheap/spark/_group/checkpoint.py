@@ -33,6 +33,9 @@ O(1) for each byte written since, and keeps the checkpoint within a constant fac
 as entries are about as large as they were in the last snapshot. These limits depend a little on the group's
 id, so that not all groups merge in the same micro-batch.
 
+What has been removed would stay in the snapshot for as long as few other things change. So a whole group is
+written anew at least once in `RENEWAL` micro-batches, and its live file is left, which has the bytes, too.
+
 The clock is the same in all groups of a task. A large one is written by the first of them. The others keep
 what they have written when a channel last was new: if Spark repartitions a checkpoint, one of them may become
 the first of its task, and then knows all channels.
@@ -81,6 +84,9 @@ TIMER_NAMES = 25
 MANIFEST = 32
 USER_STATE = 64
 OWN = frozenset([22, *range(40, USER_STATE)])  # of an `OwnPart`; each feature that has one takes a number
+
+RENEWAL = 1000
+"""The number of micro-batches in which a key group is written anew, without what has been removed."""
 
 _SMALL = 4096
 _SLACK = 16 << 10
@@ -216,6 +222,11 @@ class Manifest:
     def nbytes(self) -> int:
         """The size of the chunks, without those of the schemas and of the clock."""
         return sum(run.nbytes for run in self.runs)
+
+    def renews(self, batch: int) -> bool:
+        """Return whether the save of a micro-batch is to write the group anew; not all groups in the same."""
+        shift = int.from_bytes(self.id[2:4], "little") % (RENEWAL // 2)  # so that the first takes a while
+        return (batch + shift) // RENEWAL > (self.batch + shift) // RENEWAL and self.batch >= 0
 
     def check(self, max_parallelism: int) -> None:
         """Raise ValueError if the query changed a setting that a checkpoint fixes."""

@@ -299,13 +299,14 @@ class KeyGroup:
             if not name.startswith(BROADCAST_STATE)
         )
 
-    def forget_dead_keys(self) -> None:
+    def forget_dead_keys(self, always: bool = False) -> None:
         """Drop the keys that have no timer, state, own part or waiting row.
 
-        A search costs O(keys + timers + waiting rows), so it starts only once half as many have gone: each
-        pays amortised O(1), and the dead keys take about as much memory as the rest at most.
+        A search costs O(keys + timers + waiting rows), so unless it is to be done `always`, it starts only
+        once half as many have gone: each pays amortised O(1), and the dead keys take about as much memory as
+        the rest at most.
         """
-        if 2 * self.losses() < self._size():
+        if not always and 2 * self.losses() < self._size():
             return
         self._losses_seen += self.losses()
         heaps = self.event_timers.heap, self.processing_timers.heap

@@ -442,7 +442,6 @@ class ProcessorPartition(Partition):
         group.watermark = watermark
         if self._timed:
             self._set_wake_up(bound, firing, first)
-        group.forget_dead_keys()
         clock = WatermarkState((), ())
         clock.follow(watermark)
         self._groups.save(label, group, stored, clock.to_bytes(), whole=whole)

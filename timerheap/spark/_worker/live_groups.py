@@ -151,12 +151,13 @@ class LiveGroups:
         self._max_parallelism = max_parallelism
         self._mail = mail
         self._files: LiveStore | None = None
+        self._batch = 0
         self.counts = Counts()
 
     def begin(self, run: str | None, batch: int) -> None:
         """Begin a task of a micro-batch."""
         turn = _cache.begin(self._owner, self._layout, run, batch)
-        self._files, self._layout = turn.files, turn.layout
+        self._files, self._layout, self._batch = turn.files, turn.layout, turn.batch
 
     def load(self, label: int) -> tuple[KeyGroup, Stored]:
         """Return the current key group."""
@@ -185,9 +186,19 @@ class LiveGroups:
         whole: bool = False,
         writes_clock: bool = True,
     ) -> None:
-        """Save the changes of the current key group, or the whole, and its clock, and keep it live."""
-        stored.save(self._store, group, clock, whole=whole, writes_clock=writes_clock)
+        """Save the changes of the current key group, or the whole, and its clock, and keep it live.
+
+        In a renewal it is written without anything that has been removed, and not kept, since its memory has
+        what was removed.
+        """
         file, manifest = group.memory, stored.manifest
+        renewal = manifest.renews(self._batch)
+        group.forget_dead_keys(always=renewal)
+        stored.save(self._store, group, clock, whole=whole or renewal, writes_clock=writes_clock)
+        if renewal:
+            if isinstance(file, LiveFile):
+                file.discard()
+            return
         if isinstance(file, LiveFile) and self._files is not None:
             if file.failure is None:
                 head = json.dumps(group.head()).encode()

@@ -479,7 +479,6 @@ class GroupwisePartition(Partition):
         for about, message in self._runner.rows_ahead.warnings.items():
             self._mail.warn([message], about)
         self._set_wake_up(key_group, group, clock)
-        group.forget_dead_keys()
         writes_clock = clock.has_new_channels or self._is_first(key_group)
         self._groups.save(label_of(key_group), group, stored, clock.data, writes_clock=writes_clock)
         late_rows = group.late_rows - late_rows

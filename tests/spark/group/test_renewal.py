@@ -1,0 +1,94 @@
+"""What a key group no longer has leaves its chunks and its live file within some micro-batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from chunk_store import GroupStore
+from letters import Mailbox
+from queries import QUERY
+
+from timerheap._native._core import unseal
+from timerheap.spark._group.checkpoint import KEYS, RENEWAL, USER_STATE, Manifest
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._worker import live_groups
+from timerheap.spark._worker.live_groups import Cache, LiveGroups, Owner
+
+OWNER = Owner("query", "operator")
+ERASED = "key-q9x7k2v5w8j4h1", "value-m3t6z0c8r5y2"
+
+
+class NumberedStore(GroupStore):
+    """Keeps in each manifest the micro-batch, as Spark's store does."""
+
+    batch = 0
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        manifest.batch = self.batch
+        super().write_manifest(manifest)
+
+
+def in_chunks(store: GroupStore, kind: int, text: str) -> bool:
+    """Return whether the chunks of a kind contain a text."""
+    codec, found = pa.Codec("lz4_raw"), []
+    for (of, id_), data in store.chunks.items():
+        if of == kind and id_:
+            payload = bytes(unseal(kind, data))
+            size = int.from_bytes(payload[4:8], "little")
+            found.append(codec.decompress(payload[8:], size, asbytes=True) if payload[0] else payload[8:])
+    return any(text.encode() in part for part in found)
+
+
+def put(group: KeyGroup, keys: list[str], values: list[str | None]) -> None:
+    hashes = np.array([hash(key) for key in keys])
+    ids = group.keys.resolve(hashes, [pa.array(keys)])
+    group.state("s", "value", pa.string()).put_many(ids, pa.array(values, pa.large_string()))
+
+
+@pytest.mark.parametrize("first", [0, RENEWAL + 1])
+def test_a_forgotten_key_is_gone_after_some_micro_batches(
+    first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has been stored among many others, of which few change."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    monkeypatch.setattr(live_groups, "_cache", Cache())
+    store, left, kept = NumberedStore(), [], []
+    others = [f"other-{n:05}" for n in range(3_000)]
+    for number in range(RENEWAL):
+        store.batch = first + number
+        groups = LiveGroups(QUERY.layout, store, OWNER, 4, Mailbox())
+        groups.begin(OWNER.operator, store.batch)
+        group, stored = groups.load(7)
+        if number == 0:
+            put(group, [*others, ERASED[0]], [*others, ERASED[1]])
+        elif number == 1:
+            assert all(in_chunks(store, *each) for each in zip((KEYS, USER_STATE), ERASED, strict=True))
+            put(group, [ERASED[0]], [None])
+        else:
+            put(group, others[number % 10 : number % 10 + 1], [f"{number}"])
+        before = len(group.keys)
+        groups.save(7, group, stored, b"")
+        kept.append(len(group.keys) == before)
+        del group, stored
+        left.append([in_chunks(store, *each) for each in zip((KEYS, USER_STATE), ERASED, strict=True)])
+        mapped = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        left[-1].append(ERASED[1].encode() in mapped)
+    assert left[10] == [True, True, True], "nothing else removes it: the test would show nothing"
+    assert left[-1] == [False, False, False]
+    renewed = kept.index(False)
+    assert left[renewed - 1][:2] == [True, True]
+    assert left[renewed] == [False, False, False]
+
+
+def test_key_groups_are_renewed_at_different_times() -> None:
+    found = []
+    for n in range(256):
+        id_ = bytes([0, 0, n, n, *bytes(4)])
+        at = [b for b in range(3 * RENEWAL) if Manifest(4, id_, batch=b - 1).renews(b)]
+        assert RENEWAL // 2 < at[0] <= RENEWAL
+        assert np.diff(at).tolist() == [RENEWAL] * (len(at) - 1)
+        found.append(at[0])
+    assert len(set(found)) > 200

@@ -20,7 +20,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from timerheap.spark._compat import analyzed_plan, hadoop_files, hadoop_path, jvm, on_connect, written
+from timerheap.spark._compat import (
+    analyzed_plan,
+    hadoop_files,
+    hadoop_path,
+    jvm,
+    on_connect,
+    without_globs,
+    written,
+)
 from timerheap.spark._worker.driver_mail import DRAINED
 
 _NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -184,7 +192,7 @@ class _Log:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self.spark = spark
-        self._checkpoint = re.sub(r"([][{}*?\\])", r"\\\1", checkpoint)
+        self._checkpoint = without_globs(checkpoint)
 
     def _read(self, name: str) -> list[Any]:
         """Return the text of a file or of the files in a folder, with their paths, and the time."""

@@ -5,8 +5,13 @@ All uses of PySpark's private attributes are here, and the ways into its JVM.
 
 from __future__ import annotations
 
+import atexit
+import os
+import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from inspect import signature
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
@@ -208,6 +213,39 @@ def hadoop_path(spark: SparkSession, *parts: Any) -> Any:
 def hadoop_files(spark: SparkSession, path: Any) -> Any:
     """Return the file system of a path of Hadoop's."""
     return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+
+def without_globs(path: str) -> str:
+    """Return a path for Spark's readers of files, which take some characters for patterns."""
+    return re.sub(r"([][{}*?\\])", r"\\\1", path)
+
+
+def state_path(spark: SparkSession, path: str) -> str:
+    """Return a path of a checkpoint for Spark's reader of states, which escapes it as a URI once too often.
+
+    A local path with a space, for instance, is behind a link in the temporary directory, which is removed
+    when this process ends. Raises ValueError for such a path on another file system.
+    """
+    found = hadoop_path(spark, path)
+    files = hadoop_files(spark, found)
+    found = files.makeQualified(found)
+    if hadoop_path(spark, found.toUri().toString()).equals(found):
+        return path
+    if files.getScheme() != "file":
+        raise ValueError(
+            f"checkpoint must have a path without characters that a URI escapes, got {path!r}: Spark's "
+            "reader of states cannot open it; copy the checkpoint to another path"
+        )
+    return _link_to(found.toUri().getPath())
+
+
+@cache
+def _link_to(path: str) -> str:
+    folder = TemporaryDirectory(prefix="timerheap-")
+    link = os.path.join(folder.name, "checkpoint")
+    os.symlink(path, link)
+    atexit.register(folder.cleanup)
+    return link
 
 
 def environment_of_submit() -> set[str]:

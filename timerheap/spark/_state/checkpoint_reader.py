@@ -30,7 +30,14 @@ from timerheap.spark._columns import (
     distinct,
     shown_name,
 )
-from timerheap.spark._compat import hadoop_files, hadoop_path, refuse_connect, to_arrow_schema
+from timerheap.spark._compat import (
+    hadoop_files,
+    hadoop_path,
+    refuse_connect,
+    state_path,
+    to_arrow_schema,
+    without_globs,
+)
 from timerheap.spark._exchange.placement import key_group_of, label_of
 from timerheap.spark._group.checkpoint import (
     CLOCK,
@@ -135,7 +142,8 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
     expect_partitions(spark, path, operator.number, partitions)
     reader = spark.read.format("statestore").option("operatorId", operator.number)
     try:
-        state = reader.option("batchId", batch).option("stateVarName", _STATE).load(path)
+        reader = reader.option("batchId", batch).option("stateVarName", _STATE)
+        state = reader.load(state_path(spark, path))
         return state.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.text")
     except (PySparkException, Py4JJavaError) as e:
         raise ValueError(
@@ -600,7 +608,7 @@ def read_checkpoint(
 
 def _query_id(spark: SparkSession, path: str) -> str:
     """Return the id of the query of a checkpoint."""
-    (row,) = spark.read.text(f"{path}/metadata", wholetext=True).collect()
+    (row,) = spark.read.text(f"{without_globs(path)}/metadata", wholetext=True).collect()
     return str(json.loads(row.value)["id"])
 
 

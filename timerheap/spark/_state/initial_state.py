@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from timerheap._arguments import int64, integer
 from timerheap.spark._columns import added_name
-from timerheap.spark._compat import refuse_connect
+from timerheap.spark._compat import refuse_connect, state_path, without_globs
 from timerheap.spark._plan.arguments import data_frame
 from timerheap.spark._state.checkpoint_reader import expect_partitions, first_line, path_of
 from timerheap.spark._state.state_tables import (
@@ -146,6 +146,7 @@ def _of_spark(
     class_: type[InitialState], spark: SparkSession, path: str, operator: Any, batch: int
 ) -> InitialState:
     properties = json.loads(operator.operatorProperties)
+    located = state_path(spark, path)
     reader = spark.read.format("statestore").option("operatorId", operator.operatorId)
     reader = reader.option("batchId", batch)
     states = {}
@@ -153,7 +154,7 @@ def _of_spark(
         name = variable["stateName"]
         if name.startswith("$"):  # Spark's timers
             continue
-        state = reader.option("stateVarName", name).option("flattenCollectionTypes", "false").load(path)
+        state = reader.option("stateVarName", name).option("flattenCollectionTypes", "false").load(located)
         (column,) = (each for each in ("value", "list_value", "map_value") if each in state.columns)
         contents = F.col(column)
         if variable["ttlEnabled"] and column == "value":
@@ -168,7 +169,7 @@ def _of_spark(
     mode = properties["timeMode"]
     if mode != "NoTime":
         registered = spark.read.format("statestore").option("operatorId", operator.operatorId)
-        timers = registered.option("batchId", batch).option("readRegisteredTimers", "true").load(path)
+        timers = registered.option("batchId", batch).option("readRegisteredTimers", "true").load(located)
         key = timers.select("key.*").columns
         timers = timers.select(
             "key.*",
@@ -178,7 +179,7 @@ def _of_spark(
             ),
         )
     if mode == "EventTime":
-        commit = spark.read.text(f"{path}/commits/{batch}").collect()
+        commit = spark.read.text(f"{without_globs(path)}/commits/{batch}").collect()
         watermark = int(json.loads(commit[-1].value)["nextBatchWatermarkMs"])
     return class_(states=states, timers=timers, watermarks=watermark)
 

@@ -37,7 +37,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-windows bench-state bench-skew bench-processors bench-nexmark soak-kills instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-windows bench-state bench-skew bench-capacity bench-processors bench-nexmark soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -139,6 +139,9 @@ bench-skew: $(venv)/bench/.installed ## Key groups under skew: a key of 1M timer
 
 bench-state: $(venv)/bench/.installed ## What a micro-batch costs with 1e5, 1e6 and 1e7 pending timers
 	$(measured) bench/state.py --json out/state.json $(ARGS)
+
+bench-capacity: $(venv)/bench/.installed ## What 5e6 and 2e7 keys take, live and in the checkpoint, and loads
+	$(measured) bench/capacity.py --json out/capacity.json $(ARGS)
 
 bench-small: $(venv)/bench/.installed ## Micro-batches of 200 and of 10,000 rows beside Spark's own groupBy().count()
 	mkdir -p out

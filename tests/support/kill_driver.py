@@ -66,15 +66,17 @@ class Child:
         Holds checkpoints and output, from one child to the next.
     spec : dict
         See kill_child.py.
+    program : pathlib.Path, optional
+        A different victim, which takes a `spec` and tells what happens as kill_child.py does.
     """
 
-    def __init__(self, work: Path, spec: dict[str, Any]) -> None:
+    def __init__(self, work: Path, spec: dict[str, Any], program: Path = CHILD) -> None:
         work.mkdir(parents=True, exist_ok=True)
         (work / "spec.json").write_text(json.dumps(spec | {"work": str(work)}, default=str))
         self.log = work / "log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, CHILD, work / "spec.json"],
+                [sys.executable, program, work / "spec.json"],
                 env=os.environ | {"PYTHONPATH": f"{CHILD.parent}:{PATH}"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -26,6 +26,8 @@ import timerheap.windows
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
+# Their programs run until they are stopped: test_readme.py, tests/world/test_lakes_page.py.
+ELSEWHERE = [README, ROOT / "docs/recipes/kafka-and-delta.md"]
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "sh", "sql", "text", "Dockerfile"}  # what a fence may name, and directives
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -82,8 +84,9 @@ def case(page: Path) -> Any:
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.spark] * needs_spark)
 
 
-# The README's program runs until it is stopped: see test_readme.py.
-@pytest.mark.parametrize("page", [case(page) for page in PAGES[1:] if any(blocks(page))])
+@pytest.mark.parametrize(
+    "page", [case(page) for page in PAGES if page not in ELSEWHERE and any(blocks(page))]
+)
 def test_the_code_of_a_page_prints_the_output_that_it_shows(
     page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

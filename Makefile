@@ -37,7 +37,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-windows bench-state bench-skew bench-capacity bench-processors bench-nexmark soak-kills instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-windows bench-state bench-skew bench-capacity bench-processors bench-nexmark soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -175,6 +175,9 @@ test-wheels: ## Build and test a wheel on every Python that is found, with NumPy
 
 test-wheel: $(venv)/test-core/.installed
 	$(call installed,test-core) -m pytest @tests/core.txt $(ARGS)
+
+test-arm64: $(venv)/build/pyvenv.cfg ## A wheel for aarch64 and its tests, under qemu; needs Debian and root
+	tests/arm64/run.sh $(venv)/build/bin/python $(ARGS)
 
 hooks: $(venv)/lint/.installed ## Run lint before every git commit
 	$(venv)/lint/bin/pre-commit install

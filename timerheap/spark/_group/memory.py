@@ -247,10 +247,11 @@ class FreeSpace:
 class LiveFile:
     """A `Memory` in a file; the object closes its descriptor.
 
-    A worker holds a lock on the file as long as it works on it. The operating system drops the lock when the
-    worker dies, so files without an owner can be told from others. All space is reserved before it is handed
-    out, so a full disk is an error here, rather than a signal (SIGBUS) at the first write; on a file system
-    that cannot reserve it, no file is created. A process that is forked gets a copy of its own.
+    A worker holds a lock on the file as long as it works on it. The next one sees all that it has written, on
+    Arm too: unlocking and locking order memory. The operating system drops the lock when the worker dies,
+    so files without an owner can be told from others. All space is reserved before it is handed out, so a
+    full disk is an error here, rather than a signal (SIGBUS) at the first write; on a file system that cannot
+    reserve it, no file is created. A process that is forked gets a copy of its own.
 
     If the file cannot be used any more, for example because the disk is full, it is given up, with the reason
     in `failure`: it is removed, its blocks stay valid, and further blocks are in the memory of the process.

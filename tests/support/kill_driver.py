@@ -58,7 +58,7 @@ EXPECTED = (
 
 
 class Child:
-    """A process that runs a query (kill_child.py), and what it tells.
+    """A process that runs a query, and what it tells.
 
     Parameters
     ----------
@@ -68,15 +68,19 @@ class Child:
         See kill_child.py.
     program : pathlib.Path, optional
         A different victim, which takes a `spec` and tells what happens as kill_child.py does.
+    within : sequence of str, optional
+        A command in front of the victim's own.
     """
 
-    def __init__(self, work: Path, spec: dict[str, Any], program: Path = CHILD) -> None:
+    def __init__(
+        self, work: Path, spec: dict[str, Any], program: Path = CHILD, within: Sequence[str] = ()
+    ) -> None:
         work.mkdir(parents=True, exist_ok=True)
         (work / "spec.json").write_text(json.dumps(spec | {"work": str(work)}, default=str))
         self.log = work / "log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, program, work / "spec.json"],
+                [*within, sys.executable, program, work / "spec.json"],
                 env=os.environ | {"PYTHONPATH": f"{CHILD.parent}:{PATH}"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and two workers, from pyspark's own programs."""
+"""A standalone Spark cluster: a master and workers, from pyspark's own programs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pyspark
 from local_spark import JAVA_OPTIONS
 
 from timerheap.spark import ensure_java
 
-__all__ = ["Cluster", "cluster", "running"]
+__all__ = ["Cluster", "Place", "cluster", "running"]
 
 SPARK = Path(pyspark.__file__).parent
+
+
+class Place(NamedTuple):
+    """An address, and a command in front of each command that runs there."""
+
+    address: str
+    within: tuple[str, ...] = ()
+
+
+# Spark runs speculative copies of a task on another host only.
+LOOPBACK = (Place("127.0.0.1"), Place("127.0.0.2"))
 
 
 class Cluster(NamedTuple):
@@ -41,22 +53,26 @@ def environment() -> dict[str, str]:
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        # The REST server has a port of its own. Executors that are killed are replaced without end. A worker
-        # that is silent for a while is slow, on a busy machine.
-        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false -Dspark.deploy.maxExecutorRetries=-1 "
-        "-Dspark.worker.timeout=600",
+        # The REST server has a port of its own. Executors that are killed are replaced without end.
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false -Dspark.deploy.maxExecutorRetries=-1",
     }
 
 
 @contextmanager
-def running(program: str, *arguments: object, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    program: str,
+    *arguments: object,
+    directory: Path,
+    within: Sequence[str] = (),
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run one of pyspark's programs in its own process group, until the end of the block."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            [SPARK / "bin" / program, *map(str, arguments)],
+            [*within, SPARK / "bin" / program, *map(str, arguments)],
             cwd=directory,
-            env=environment(),
+            env=environment() | environ,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -86,30 +102,43 @@ def logged(pattern: str, directory: Path, process: subprocess.Popen[bytes]) -> s
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[Cluster]:
-    """Start a standalone master and two workers with one core each, on free ports.
+def cluster(
+    directory: Path,
+    master: Place = LOOPBACK[0],
+    workers: Sequence[Place] = LOOPBACK,
+    silence: int = 600,
+) -> Iterator[Cluster]:
+    """Start a standalone master and workers with one core each, on free ports.
 
-    The workers have two addresses, since Spark runs speculative copies of a task on another host only.
+    Parameters
+    ----------
+    directory : pathlib.Path
+        For their logs and files: ``master``, ``worker-1`` and so on.
+    master : Place
+    workers : sequence of Place
+    silence : int, default 600
+        Seconds after which the master takes a worker for lost. On a busy machine, a living one is only slow.
     """
     daemon = "org.apache.spark.deploy"
     ports = ("--port", 0, "--webui-port", 0)
-    with ExitStack() as stack:
-        master = stack.enter_context(
-            running(
-                "spark-class",
-                f"{daemon}.master.Master",
-                "--host",
-                "127.0.0.1",
-                *ports,
-                directory=directory / "master",
-            )
+
+    def started(name: str, kind: str, place: Place, *arguments: object) -> Any:
+        options = f"{environment()['SPARK_MASTER_OPTS']} -Dspark.worker.timeout={silence}"
+        environ = {"SPARK_LOCAL_IP": place.address} if place.within else {}
+        environ["SPARK_MASTER_OPTS"] = options
+        environ["SPARK_WORKER_OPTS"] = f"-Dspark.worker.timeout={silence}"  # a fourth of it is its pulse
+        program = (f"{daemon}.{kind}", "--host", place.address, *ports, *arguments)
+        return running(
+            "spark-class", *program, directory=directory / name, within=place.within, environ=environ
         )
-        url = logged(r"Starting Spark master at (spark://\S+)", directory / "master", master)
-        workers = []
-        for number in (1, 2):
-            home = directory / f"worker-{number}"
-            size = ("--cores", 1, "--memory", "1g", "--work-dir", home)
-            host = ("--host", f"127.0.0.{number}")
-            worker = (f"{daemon}.worker.Worker", *host, *ports, *size, url)
-            workers.append(stack.enter_context(running("spark-class", *worker, directory=home)).pid)
-        yield Cluster(url, workers)
+
+    with ExitStack() as stack:
+        first = stack.enter_context(started("master", "master.Master", master))
+        url = logged(r"Starting Spark master at (spark://\S+)", directory / "master", first)
+        processes = []
+        for number, place in enumerate(workers, 1):
+            name = f"worker-{number}"
+            size = ("--cores", 1, "--memory", "1g", "--work-dir", directory / name)
+            worker = started(name, "worker.Worker", place, *size, url)
+            processes.append(stack.enter_context(worker).pid)
+        yield Cluster(url, processes)

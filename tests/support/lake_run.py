@@ -167,7 +167,8 @@ class Run:
         batches, until = self.batches(), time.monotonic() + PATIENCE
         while not done():
             assert self._child is not None
-            if self._child.listen(0.05) == "end":
+            # Its workers may keep its output open for a minute after it was killed.
+            if self._child.listen(0.05) == "end" or self._child.process.poll() is not None:
                 self.failures.append(self._child.failure())
                 assert len(self.failures) < HOPELESS, self.failures[-1]
                 self._child.end()

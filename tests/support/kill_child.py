@@ -1,9 +1,9 @@
 """The victim of the kill driver: runs a query to its end, from where its checkpoint is.
 
 Its argument is a JSON file: `work`, `input`, `settings` of Spark, `query`, `killer`, the arguments of a
-`Killer` or null, `twins`, whether tasks wait for their twins, and `sink`, one of `SINKS`. Output goes to
-`work`/out/<batch>.<process>.json, complete or not at all. What happens is told on standard output, a line
-each: the JVM's process id first.
+`Killer` or null, `twins`, whether tasks wait for their twins, `sink`, one of `SINKS`, and `checkpoint`,
+where that is if not in `work`. Output goes to `work`/out/<batch>.<process>.json, complete or not at all. What
+happens is told on standard output, a line each: the JVM's process id first.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def start(spark: SparkSession, spec: dict[str, Any]) -> StreamingQuery:
         result = result.mapInArrow(killer.behind, result.schema)
     if spec["twins"]:
         result = result.mapInArrow(kill_jobs.Twins(work / "twins").__call__, result.schema)
-    out = result.writeStream.trigger(availableNow=True).option("checkpointLocation", str(work / "checkpoint"))
+    checkpoint = str(spec.get("checkpoint") or work / "checkpoint")
+    out = result.writeStream.trigger(availableNow=True).option("checkpointLocation", checkpoint)
     if sink == "files":
         return out.start(str(work / "files"), format="parquet")
     return out.foreachBatch(writer(work / "out", sink)).start()

@@ -20,10 +20,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from kill_child import SINKS
@@ -32,7 +33,7 @@ from local_spark import JAVA_OPTIONS
 from processes import below, command, kill, python_daemons, python_workers
 from standalone import Cluster, cluster
 
-__all__ = ["Child", "Outcome", "compared", "run", "settings_of"]
+__all__ = ["Child", "Outcome", "Soak", "compared", "run", "settings_of"]
 
 CHILD = Path(__file__).with_name("kill_child.py")
 PATH = os.environ.get("PYTHONPATH", str(CHILD.parent))
@@ -328,12 +329,25 @@ class Soak:
         Holds the input in ``in``.
     seed : int
     queries : list of str
+    settings : dict, optional
+        Further settings of Spark, in the runs with kills.
+    checkpoints : str, optional
+        The folder of their checkpoints; by default each is on the disk, with the output.
     """
 
-    def __init__(self, scratch: Path, seed: int, queries: Sequence[str]) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        seed: int,
+        queries: Sequence[str],
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        checkpoints: str | None = None,
+    ) -> None:
         self._scratch = scratch
         self._seed = seed
         self._queries = queries
+        self._settings = settings
+        self._checkpoints = checkpoints
 
     def kill(self, kind: str, kills: int) -> Outcome:
         """Run and kill until there were so many kills of a kind."""
@@ -353,7 +367,9 @@ class Soak:
         twins = kind == "speculation"
         if twins:
             chosen |= {"spark.speculation": "true", f"{STORE}.checkpointFormatVersion": 1}
-        spec = self._spec(query, settings_of(where) | chosen, sink, twins)
+        spec = self._spec(query, {**settings_of(where), **chosen, **self._settings}, sink, twins)
+        if self._checkpoints is not None:
+            spec["checkpoint"] = f"{self._checkpoints}/{work.name}"
         done = run(work, spec, kills, kind, draw, where)
         done.add(compared(right, work / "out"))
         done.twins = Twins.count(work / "twins")

@@ -107,10 +107,14 @@ def use_plain_files(spark: SparkSession) -> None:
 def forget_defaults(spark: SparkSession) -> None:
     """Keep none of Hadoop's 1,100 settings but the file system's: all are sent with every stage and task."""
     context: Any = spark.sparkContext
-    conf, kept = context._jsc.hadoopConfiguration(), "fs.AbstractFileSystem.file.impl"
+    conf = context._jsc.hadoopConfiguration()
     # Two of its parts add their settings to all configurations when they are loaded.
     context._jvm.org.apache.hadoop.mapred.JobConf(False)
     context._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("file", conf)
-    files = conf.get(kept)
+    kept = {"fs.AbstractFileSystem.file.impl": conf.get("fs.AbstractFileSystem.file.impl")}
+    if conf.get("fs.s3a.access.key"):
+        for prefix in ("fs.s3a.", "fs.AbstractFileSystem.s3a."):
+            kept |= {f"{prefix}{name}": value for name, value in conf.getPropsWithPrefix(prefix).items()}
     conf.clear()
-    conf.set(kept, files)
+    for name, value in kept.items():
+        conf.set(name, value)

@@ -15,6 +15,7 @@ from connectors import connectors, newest_with, published, running
 from jars import Unreachable
 from kafka_broker import KAFKA, Broker
 from local_spark import start_spark
+from object_store import ObjectStore
 from pyspark.sql import SparkSession
 
 COLUMNS = ("job", "kills", "rows", "lost", "doubled")
@@ -58,9 +59,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-def world_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def object_store() -> Iterator[ObjectStore]:
+    """An S3 endpoint."""
+    with ObjectStore() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def world_settings(tmp_path_factory: pytest.TempPathFactory, object_store: ObjectStore) -> dict[str, str]:
     """Settings of a Spark with all connectors of its version, in this process or in another."""
-    settings = {"spark.jars": ",".join(map(str, connectors()))}
+    settings = {"spark.jars": ",".join(map(str, connectors())), **object_store.settings}
     if "delta" in published[running]:
         lake = tmp_path_factory.mktemp("lake")
         settings |= {

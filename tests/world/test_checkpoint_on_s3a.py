@@ -1,0 +1,134 @@
+"""A checkpoint in an object store: kills, repeated micro-batches, refused requests, and what reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import kill_child
+import pytest
+import streams
+from connectors import published, running
+from kill_driver import Soak, compared, run, settings_of
+from kill_jobs import write_input
+from object_store import ObjectStore
+from pyspark.sql import DataFrame, SparkSession
+
+import timerheap.spark
+from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor
+
+pytestmark = pytest.mark.world("s3a")
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/operations/checkpoints.md"
+(BLOCK,) = re.findall(r"```text\n(spark\.jars\.packages .*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+PACKAGE, *LINES = BLOCK.splitlines()
+SETTINGS = {line.split()[0]: line.split()[1] for line in LINES}
+"""What the documentation recommends for S3A."""
+
+
+@pytest.fixture
+def folder(object_store: ObjectStore) -> str:
+    """A new folder in the object store."""
+    return f"s3a://{object_store.bucket()}/queries/silent"
+
+
+@contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    with streams.configured(
+        spark, **{name.removeprefix("spark.sql."): value for name, value in settings.items()}
+    ):
+        yield
+
+
+def run_to_end(result: DataFrame, checkpoint: str) -> list[tuple[Any, ...]]:
+    """Run a query as a schedule does, and return its results."""
+    found: list[tuple[Any, ...]] = []
+
+    def collect(df: DataFrame, batch: int) -> None:
+        found.extend(map(tuple, df.collect()))
+
+    writer = result.writeStream.foreachBatch(collect).option("checkpointLocation", checkpoint)
+    timerheap.spark.run_available_now(writer)
+    return sorted(found)
+
+
+def test_the_documentation_names_the_version_that_runs() -> None:
+    assert PACKAGE.split()[1] in published[running]["s3a"]
+
+
+@pytest.mark.parametrize("what", ["driver", "worker"])
+def test_a_kill_changes_no_micro_batch(
+    spark: SparkSession,
+    world_settings: dict[str, str],
+    folder: str,
+    tmp_path: Path,
+    tell: Callable[..., None],
+    what: str,
+) -> None:
+    write_input(tmp_path / "in", seed=1, batches=3, rows=60, keys=20)
+    spec: dict[str, Any] = {"input": str(tmp_path / "in"), "query": "rows", "killer": None, "twins": False}
+    kill_child.start(spark, spec | {"work": tmp_path / "undisturbed"}).awaitTermination()
+    settings = {**settings_of(None), **world_settings, **SETTINGS}
+    disturbed = {"killer": (what, tmp_path / "killed", 1), "settings": settings, "checkpoint": folder}
+    found = run(tmp_path / "disturbed", spec | disturbed)
+    found.add(compared(tmp_path / "undisturbed" / "out", tmp_path / "disturbed" / "out"))
+    assert (tmp_path / "killed").exists()
+    assert found.starts == (2 if what == "driver" else 1)
+    assert not found.differences
+    assert found.batches >= 3
+    tell(f"checkpoint on S3A, {what} killed", kills=1, rows=found.rows, lost=0, doubled=0)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["driver", "worker", "executor"])
+def test_many_kills_change_no_micro_batch(
+    request: pytest.FixtureRequest,
+    seed: int,
+    world_settings: dict[str, str],
+    folder: str,
+    tmp_path: Path,
+    tell: Callable[..., None],
+    kind: str,
+) -> None:
+    write_input(tmp_path / "in", seed, batches=8, rows=200, keys=50)
+    queries = ["rows", "columns-arrival", "twice", "session"]
+    soak = Soak(tmp_path, seed, queries, {**world_settings, **SETTINGS}, folder)
+    done = soak.kill(kind, request.config.getoption("kills"))
+    assert not done.differences + done.errors + done.ended
+    tell(f"checkpoint on S3A, {kind} killed at random", kills=done.kills, rows=done.rows, lost=0, doubled=0)
+
+
+class Tally(KeyedProcessFunction):
+    """Adds `step` to the tally of a key for each row."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def open(self, runtime_context: Any) -> None:
+        self.tally = runtime_context.get_state(ValueStateDescriptor("tally", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[tuple[str, int]]:
+        self.tally.update((self.tally.value() or 0) + self.step)
+        yield ctx.get_current_key(), self.tally.value()
+
+
+def test_a_repeated_micro_batch_replaces_its_state(
+    spark: SparkSession, object_store: ObjectStore, folder: str, tmp_path: Path
+) -> None:
+    """The results that are written are those of the last attempt, so its state must be the one that stays."""
+    write_input(tmp_path / "in", seed=1, batches=2, rows=20, keys=4)
+
+    def tallies(step: int) -> int:
+        df = streams.read_stream(spark, tmp_path / "in")
+        run_to_end(timerheap.spark.process(df, "k", Tally(step), "k string, n long"), folder)
+        state = timerheap.spark.read_checkpoint(spark, folder).state("tally")
+        return sum(row.value for row in state.collect())
+
+    with configured(spark, SETTINGS):
+        assert tallies(1) == 40
+        bucket = folder.split("/")[2]
+        object_store.client.delete_object(Bucket=bucket, Key="queries/silent/commits/1")
+        assert tallies(1_000) == 20_020

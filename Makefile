@@ -37,7 +37,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-windows bench-state bench-skew bench-capacity bench-processors bench-nexmark soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-windows bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -159,6 +159,9 @@ bench-processors: $(venv)/bench/.installed ## Stateful processors in timerheap b
 
 bench-nexmark: $(venv)/bench/.installed ## Nexmark's 23 queries beside Flink, on the same files
 	$(measured) -m nexmark --json out/nexmark.json $(ARGS)
+
+bench-object-store: $(venv)/world-4.3/.installed ## Requests to an object store for each micro-batch, and their price
+	$(call installed,world-4.3,bench:tests/support) bench/object_store.py --json out/object_store.json $(ARGS)
 
 instructions: $(venv)/soak/.installed ## Fail if an operation takes 5 % more instructions than at the base commit (BASE=...)
 	$(call installed,soak) bench/instructions.py $(BASE)

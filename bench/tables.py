@@ -1,7 +1,8 @@
-"""Writes tables of docs/performance.md from the figures of `make bench`, `bench-latency` and `bench-nexmark`.
+"""Writes tables of docs/performance.md from the figures of benchmarks.
 
-Run as ``python bench/tables.py out``. A table is between ``<!-- NAME -->``, for out/NAME.json, and
-``<!-- end -->``; those without a file stay as they are.
+Run as ``python bench/tables.py out`` after `make bench`, `bench-latency`, `bench-kafka` or `bench-nexmark`. A
+table is between ``<!-- NAME -->``, for out/NAME.json, and ``<!-- end -->``; those without a file stay as they
+are.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import json
 import re
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/performance.md"
-MARKED = re.compile(r"<!-- (session_\w+|latency|nexmark) -->\n.*?<!-- end -->", re.DOTALL)
+MARKED = re.compile(r"<!-- (session_\w+|latency|kafka|nexmark) -->\n.*?<!-- end -->", re.DOTALL)
 NAMES = {
     "columns": "timerheap, vectorized (`BatchProcessFunction`)",
     "columns-arrival": "the same in order of arrival",
@@ -106,7 +108,46 @@ def nexmark(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-WRITERS = {"latency": latency, "nexmark": nexmark}
+KAFKA = {
+    "flink": "Flink",
+    "rows-arrival": "timerheap, row by row, in order of arrival",
+    "rows": "timerheap, row by row",
+    "columns-arrival": "timerheap, vectorized, in order of arrival",
+    "columns": "timerheap, vectorized",
+    "spark": "`transformWithStateInPandas`",
+}
+
+
+def kafka(figures: dict[str, Any]) -> str:
+    """Return the engines between two topics as a table; each number is a median over the rounds."""
+    lines = [
+        "| rows a second | | row to result, p50 | p90 | p99 | timer to result, p50 | p90 | p99 "
+        "| CPU a row, JVM | Python | broker |",
+        "|---" * 11 + "|",
+    ]
+    runs = figures["runs"]
+    for rate in dict.fromkeys(run["rate"] for run in runs):
+        for variant, label in KAFKA.items():
+            found = [run for run in runs if (run["variant"], run["rate"]) == (variant, rate)]
+            if not found:
+                continue
+            processed = median(run["processed"] for run in found)
+            waits = [
+                f"{median(values):,.0f} ms"
+                if all(values := [(run[what] or {}).get(p) for run in found])
+                else ""
+                for what in ("rows", "timers")
+                for p in ("p50", "p90", "p99")
+            ]
+            if any(run["missing"]["rows"] for run in found):
+                waits = [f"falls behind: {processed:,.0f} rows a second", *[""] * 5]
+            used = [median(run["us_a_row"][who] for run in found) for who in ("jvm", "python", "broker")]
+            cells = [f"{rate:,}", label, *waits, *(f"{us:,.1f} us" if us else "" for us in used)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+WRITERS = {"latency": latency, "kafka": kafka, "nexmark": nexmark}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import timerheap.spark
-from timerheap.spark import read_checkpoint
+from timerheap.spark import InitialState, read_checkpoint
 from timerheap.spark._group import checkpoint
 from timerheap.spark._group.checkpoint import RENEWAL
 
@@ -138,3 +138,41 @@ def test_a_key_is_forgotten_while_the_query_runs(run: Run, spark: SparkSession) 
             assert time.monotonic() < deadline, left
             run.step(running)
         assert read_checkpoint(spark, run.checkpoint).state("last").count() == len(OTHERS)
+
+
+def test_a_new_query_starts_without_a_key(run: Run, spark: SparkSession) -> None:
+    """Then the old checkpoint is deleted; rows of the key that wait are left out, too."""
+    run.add(visits(0, *OTHERS) + visits(0, USER, page=PAGE))
+    with streams.started(query(spark, run.work, Visits()), run.work) as running:
+        run.step(running)
+        run.at += 60_000
+        run.add(visits(run.at, *OTHERS[:3]) + visits(run.at, USER, page=PAGE))
+        running.processAllAvailable()
+    old, left = read_checkpoint(spark, run.checkpoint), f"user <> '{USER}'"
+    tables = {name: old.state(name) for name in old.states} | {
+        "timers": old.timers(),
+        "rows": old.buffered_rows(),
+    }
+    counts = {name: table.count() for name, table in tables.items()}
+    kept = InitialState(
+        states={name: tables[name].where(left) for name in old.states},
+        timers=tables["timers"].where(left),
+        buffered_rows=tables["rows"].where(left),
+        watermarks=old.watermarks(),
+    )
+    again = Run(spark, run.work / "again")
+    again.at = run.at
+    again.add(visits(run.at, OTHERS[0]))
+    with streams.started(query(spark, again.work, Visits(), initial_state=kept), again.work) as running:
+        running.processAllAvailable()
+        assert traces(again, running) == set()
+        new = read_checkpoint(spark, again.checkpoint)
+        assert {name: new.state(name).count() for name in new.states} == {
+            name: counts[name] - 1 for name in new.states
+        }
+        assert new.timers().count() == counts["timers"] - 2
+        assert new.timers().where(left).count() == new.timers().count()
+        assert new.buffered_rows().where(left).count() == new.buffered_rows().count() > 3
+        again.step(running)
+        again.step(running)
+        assert traces(again, running) == set()

@@ -102,22 +102,25 @@ class KubeApi:
     def _start(self, name: str, pod: dict[str, Any]) -> subprocess.Popen[bytes]:
         home = self.folder / name
         home.mkdir()
-        for volume in pod["spec"]["volumes"]:
-            if "configMap" in volume:
-                data = self.objects["configmaps", volume["configMap"]["name"]].get("data", {})
-                for file, text in data.items():
-                    (home / file).write_text(text)
         (container,) = pod["spec"]["containers"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        maps = {one["name"]: one["configMap"] for one in pod["spec"]["volumes"] if "configMap" in one}
+        places = {mounts[volume]: str(home / volume) for volume in maps}
+        for volume, source in maps.items():
+            (home / volume).mkdir()
+            paths = {item["key"]: item["path"] for item in source.get("items", [])}
+            for key, text in self.objects["configmaps", source["name"]].get("data", {}).items():
+                (home / volume / paths.get(key, key)).write_text(moved(text, places))
         given = {}
         for variable in container["env"]:
             source = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
             fields = {"status.podIP": "127.0.0.1", "metadata.name": name}
             given[variable["name"]] = fields[source] if source else variable.get("value", "")
         environment = {**os.environ, **self.environment, **given, "SPARK_LOCAL_DIRS": str(home / "local")}
-        environment["SPARK_CONF_DIR"] = str(home)
+        environment = {name: moved(text, places) for name, text in environment.items()}
         with (home / "log").open("wb") as log:
             return subprocess.Popen(
-                self._command(container["args"], environment, home),
+                self._command([moved(word, places) for word in container["args"]], environment),
                 cwd=home,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -126,14 +129,14 @@ class KubeApi:
                 start_new_session=True,
             )
 
-    def _command(self, arguments: list[str], given: Mapping[str, str], home: Path) -> list[str]:
+    def _command(self, arguments: list[str], given: Mapping[str, str]) -> list[str]:
         """Return what the entrypoint of Spark's image runs."""
         if arguments[0] == "driver":
             settings = [
                 word for name, value in self.driver_settings.items() for word in ("--conf", f"{name}={value}")
             ]
-            moved = [word.replace("/opt/spark/conf", str(home)) for word in arguments[1:]]
-            return [f"{given['SPARK_HOME']}/bin/spark-submit", *settings, "--deploy-mode", "client", *moved]
+            submit = f"{given['SPARK_HOME']}/bin/spark-submit"
+            return [submit, *settings, "--deploy-mode", "client", *arguments[1:]]
         options = sorted(
             (int(name.rpartition("_")[2]), value)
             for name, value in given.items()
@@ -143,7 +146,7 @@ class KubeApi:
         return [
             f"{given['JAVA_HOME']}/bin/java",
             *(value for _, value in options),
-            *(f"-Xms{memory}", f"-Xmx{memory}", "-cp", f"{home}:{given['SPARK_HOME']}/jars/*"),
+            *(f"-Xms{memory}", f"-Xmx{memory}", "-cp", f"{given['SPARK_HOME']}/jars/*"),
             "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
             *("--driver-url", given["SPARK_DRIVER_URL"], "--executor-id", given["SPARK_EXECUTOR_ID"]),
             *("--cores", given["SPARK_EXECUTOR_CORES"], "--app-id", given["SPARK_APPLICATION_ID"]),
@@ -185,13 +188,16 @@ class KubeApi:
                 end(self.processes[name])
 
     def selected(self, resource: str, selector: str) -> list[str]:
-        """Return the names of the objects whose labels fit ``a=b,c=d`` and ``a in (b, c)``."""
-        wanted = [part.split("=") for part in selector.split(",") if part.count("=") == 1]
+        """Return the names of the objects whose labels fit ``a=b,c!=d``."""
+        terms = [part.partition("=") for part in selector.split(",") if part]
+        wanted = {key: value for key, _, value in terms if not key.endswith("!")}
+        unwanted = {key[:-1]: value for key, _, value in terms if key.endswith("!")}
         return [
             name
             for (kind, name), found in self.objects.items()
             if kind == resource
-            if all(found["metadata"].get("labels", {}).get(key) == value for key, value in wanted)
+            if wanted.items() <= found["metadata"].get("labels", {}).items()
+            if not unwanted.items() & found["metadata"].get("labels", {}).items()
         ]
 
     def _handler(api) -> type[BaseHTTPRequestHandler]:
@@ -266,6 +272,13 @@ class KubeApi:
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do
 
         return Handler
+
+
+def moved(text: str, places: Mapping[str, str]) -> str:
+    """Return a text with the folders of this machine in place of those of a container."""
+    for inside, outside in places.items():
+        text = text.replace(inside, outside)
+    return text
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -112,7 +112,6 @@ def logs(work: Path) -> str:
     )
 
 
-@pytest.mark.soak
 def test_all_that_spark_creates_fits_the_schema(kubernetes: KubeApi) -> None:
     kinds = {found["kind"] for found in kubernetes.asked}
     assert kinds == {"Pod", "Service", "ConfigMap", "NetworkPolicy"}
@@ -120,7 +119,6 @@ def test_all_that_spark_creates_fits_the_schema(kubernetes: KubeApi) -> None:
         kubernetes_validate.validate(found, VERSION, strict=True)
 
 
-@pytest.mark.soak
 def test_the_pods_have_what_the_recipe_asks_for(kubernetes: KubeApi) -> None:
     pods = [found for found in kubernetes.asked if found["kind"] == "Pod"]
     drivers = [pod for pod in pods if pod["metadata"]["labels"]["spark-role"] == "driver"]
@@ -142,7 +140,6 @@ def test_the_pods_have_what_the_recipe_asks_for(kubernetes: KubeApi) -> None:
         assert not any("emptyDir" in volume for volume in volumes.values())
 
 
-@pytest.mark.soak
 def test_the_alerts_equal_those_of_pandas(
     kubernetes: KubeApi, work: Path, flights: pd.DataFrame, tell: Callable[..., None]
 ) -> None:

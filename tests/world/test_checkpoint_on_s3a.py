@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import kill_child
+import kill_jobs
 import pytest
 import streams
 from connectors import published, running
 from kill_driver import Soak, compared, run, settings_of
 from kill_jobs import write_input
-from object_store import ObjectStore
+from object_store import ObjectStore, Request
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import timerheap.spark
@@ -27,6 +29,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/operations/checkpoints.md"
 PACKAGE, *LINES = BLOCK.splitlines()
 SETTINGS = {line.split()[0]: line.split()[1] for line in LINES}
 """What the documentation recommends for S3A."""
+
+DEFAULTS = {
+    name: {"2": "1"}.get(value, value.replace("FileSystemBased", "FileContextBased"))
+    for name, value in SETTINGS.items()
+}
 
 
 @pytest.fixture
@@ -41,6 +48,19 @@ def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
         spark, **{name.removeprefix("spark.sql."): value for name, value in settings.items()}
     ):
         yield
+
+
+def sessions(df: DataFrame, **options: Any) -> DataFrame:
+    """Rows by key, with lists, maps and timers, as the kill driver runs them."""
+    return timerheap.spark.process(
+        df,
+        "k",
+        kill_jobs.Sessions(),
+        "k string, at bigint, what string",
+        "at",
+        watermark=kill_jobs.WATERMARK,
+        **options,
+    )
 
 
 def run_to_end(result: DataFrame, checkpoint: str) -> list[tuple[Any, ...]]:
@@ -115,8 +135,13 @@ class Tally(KeyedProcessFunction):
         yield ctx.get_current_key(), self.tally.value()
 
 
+@pytest.mark.parametrize("settings", [SETTINGS, DEFAULTS], ids=["recommended", "defaults"])
 def test_a_repeated_micro_batch_replaces_its_state(
-    spark: SparkSession, object_store: ObjectStore, folder: str, tmp_path: Path
+    spark: SparkSession,
+    object_store: ObjectStore,
+    folder: str,
+    tmp_path: Path,
+    settings: dict[str, str],
 ) -> None:
     """The results that are written are those of the last attempt, so its state must be the one that stays."""
     write_input(tmp_path / "in", seed=1, batches=2, rows=20, keys=4)
@@ -127,8 +152,86 @@ def test_a_repeated_micro_batch_replaces_its_state(
         state = timerheap.spark.read_checkpoint(spark, folder).state("tally")
         return sum(row.value for row in state.collect())
 
-    with configured(spark, SETTINGS):
+    with configured(spark, settings):
         assert tallies(1) == 40
         bucket = folder.split("/")[2]
         object_store.client.delete_object(Bucket=bucket, Key="queries/silent/commits/1")
         assert tallies(1_000) == 20_020
+
+
+def test_a_refused_write_ends_the_query(
+    spark: SparkSession, object_store: ObjectStore, folder: str, tmp_path: Path
+) -> None:
+    """State that has not reached the store is never taken for committed."""
+    write_input(tmp_path / "in", seed=1, batches=3, rows=60, keys=20)
+    df = streams.read_stream(spark, tmp_path / "in")
+    expected = run_to_end(sessions(df), str(tmp_path / "undisturbed"))
+
+    def refuses(request: Request) -> bool:
+        return request.kind == "PUT" and "/state/0/1/" in request.key and ".changelog" in request.key
+
+    results: dict[int, list[tuple[Any, ...]]] = {}
+    attempts: list[int] = []
+
+    def collect(df: DataFrame, batch: int) -> None:
+        if batch == 1 and not attempts:
+            attempts.append(batch)
+            object_store.refuses = refuses
+        results[batch] = sorted(map(tuple, df.collect()))
+
+    writer = sessions(df).writeStream.foreachBatch(collect).option("checkpointLocation", folder)
+    with configured(spark, SETTINGS):
+        try:
+            with pytest.raises(StreamingQueryException, match=r"Forbidden|AccessDenied"):
+                timerheap.spark.run_available_now(writer)
+        finally:
+            object_store.refuses = lambda request: False
+        assert list(results) == [0]
+        timerheap.spark.run_available_now(writer)
+    assert sorted(row for rows in results.values() for row in rows) == expected
+
+
+def test_state_is_read_and_moved_to_a_new_checkpoint(
+    spark: SparkSession, object_store: ObjectStore, folder: str, tmp_path: Path
+) -> None:
+    write_input(tmp_path / "in", seed=2, batches=4, rows=60, keys=20)
+    whole = run_to_end(sessions(streams.read_stream(spark, tmp_path / "in")), str(tmp_path / "undisturbed"))
+    for number in (2, 3):
+        (tmp_path / "in" / f"{number:05}.parquet").rename(tmp_path / f"{number:05}.parquet")
+    with configured(spark, SETTINGS):
+        first = run_to_end(
+            sessions(streams.read_stream(spark, tmp_path / "in"), max_parallelism=8), f"{folder}/old"
+        )
+        for number in (0, 1):
+            (tmp_path / "in" / f"{number:05}.parquet").unlink()
+        for number in (2, 3):
+            (tmp_path / f"{number:05}.parquet").rename(tmp_path / "in" / f"{number - 2:05}.parquet")
+        old = timerheap.spark.read_checkpoint(spark, f"{folder}/old")
+        assert old.timers().count() > 0
+        moved = sessions(streams.read_stream(spark, tmp_path / "in"), max_parallelism=4, initial_state=old)
+        assert sorted([*first, *run_to_end(moved, f"{folder}/new")]) == whole
+    with pytest.raises(ValueError, match="which does not exist"):
+        timerheap.spark.read_checkpoint(spark, f"{folder}/elsewhere")
+
+
+class Alarm(KeyedProcessFunction):
+    """Rings twice for a key, by the clock."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time())
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[str]]:
+        yield (ctx.get_current_key(),)
+
+
+def test_a_schedule_fires_what_is_due(spark: SparkSession, folder: str, tmp_path: Path) -> None:
+    """Micro-batches without rows are planned in the checkpoint."""
+    write_input(tmp_path / "in", seed=3, batches=2, rows=10, keys=3)
+    df = streams.read_stream(spark, tmp_path / "in")
+    with configured(spark, SETTINGS):
+        result = timerheap.spark.process(df, "k", Alarm(), "k string", processing_time=True)
+        keys = {row.k for row in spark.read.parquet(str(tmp_path / "in")).collect()}
+        found = run_to_end(result, folder)
+        found += run_to_end(result, folder)
+        assert timerheap.spark.read_checkpoint(spark, folder).timers().count() == 0
+    assert {key for (key,) in found} == keys

@@ -120,6 +120,8 @@ def test_limited_address_space_is_used(tmp_path: Path) -> None:
         status = Path("/proc/self/status").read_text()
         used = int(status[status.index("VmSize:") + 7 :].split()[0]) << 10
         resource.setrlimit(resource.RLIMIT_AS, (used + (60 << 20), used + (60 << 20)))
+        if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+            return  # qemu-user keeps no such limit, so the file would fill the disk
         fill(file.allocate(10 << 20), 1)
         fill(file.allocate(10 << 20), 2)
         assert file.failure is None, "a mapping of four times the size would not fit"

@@ -482,7 +482,39 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         ),
         ("SELECT * FROM t, LATERAL TABLE(f(t.x)) AS u (y)", "LATERAL in FROM is not supported"),
         ("SELECT * FROM t CROSS JOIN UNNEST(t.x) AS u (y)", "UNNEST in FROM is not supported"),
-        ("SELECT * FROM t JOIN c FOR SYSTEM_TIME AS OF t.ts AS c ON t.k = c.k", "FOR SYSTEM_TIME AS OF"),
+        (
+            "SELECT * FROM t JOIN c FOR SYSTEM_TIME AS OF PROCTIME() AS c ON t.k = c.k",
+            r"FOR SYSTEM_TIME AS OF PROCTIME\(\) is not supported; write FOR SYSTEM_TIME AS OF L.ts",
+        ),
+        ("SELECT * FROM t JOIN c FOR SYSTEM_TIME AS OF t.ts AS c ON t.k > c.k", "as-of join without a key"),
+        ("SELECT * FROM t JOIN c FOR SYSTEM_TIME AS OF c.ts AS c ON t.k = c.k", "FOR SYSTEM_TIME AS OF c.ts"),
+        ("SELECT * FROM t RIGHT JOIN c FOR SYSTEM_TIME AS OF t.ts AS c ON t.k = c.k", "an as-of RIGHT JOIN"),
+        ("SELECT * FROM t ASOF JOIN c ON t.k = c.k", "as-of join without the order of two times"),
+        (
+            "SELECT * FROM t ASOF JOIN c MATCH_CONDITION (t.ts <= c.ts) ON t.k = c.k",
+            "t.ts <= c.ts is not supp",
+        ),
+        ("SELECT * FROM t ASOF JOIN c ON t.k = c.k AND t.ts >= c.ts AND c.x > 1", "c.x > 1 in an as-of join"),
+        (
+            "SELECT * FROM t ASOF JOIN c MATCH_CONDITION (t.ts > c.ts + 1) USING (k)",
+            r"t.ts > c.ts \+ 1 is not",
+        ),
+        (
+            "SELECT t.k, COUNT(*) FROM t ASOF JOIN c ON t.k = c.k AND t.ts >= c.ts GROUP BY t.k",
+            "GROUP BY t.k beside an as-of join is not supported; make a view of the result",
+        ),
+        (
+            "SELECT COUNT(*) FROM t ASOF JOIN c ON t.k = c.k AND t.ts >= c.ts",
+            r"COUNT\(\*\) beside an as-of join",
+        ),
+        (
+            "SELECT k FROM (SELECT t.k FROM t ASOF JOIN c ON t.k = c.k AND t.ts >= c.ts) WHERE k > 1",
+            "a query of the result of an as-of join is not supported",
+        ),
+        (
+            f"SELECT * FROM (SELECT * {FROM}) AS t ASOF JOIN c ON t.k = c.k AND t.ts >= c.ts",
+            "an as-of join of nested queries is not supported; make views",
+        ),
     ],
 )
 @pytest.mark.promises(
@@ -532,7 +564,7 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
 @pytest.mark.promises(
     "Flink SQL",
     "refused",
-    "temporal JOIN (FOR SYSTEM_TIME AS OF)",
+    "temporal JOIN of processing time",
     "lookup JOIN",
     note="use `process_two` or `process_broadcast`",
 )

@@ -26,14 +26,14 @@ _INSTEAD = {
         "LIMIT",
         "rank the rows of each window with ROW_NUMBER(), or use limit() on the result of a batch",
     ),
-    "method": ("NATURAL or ASOF", "write L JOIN R ON L.k = R.k AND ..."),
+    "method": ("NATURAL", "write L JOIN R ON L.k = R.k AND ..."),
     "offset": ("OFFSET", "use offset() on the result of a batch"),
     "order": ("ORDER BY", "use orderBy() on the result of a batch; a stream returns windows as they end"),
     "pivots": ("PIVOT", "use pivot() on the result of a batch"),
     "spec": ("a frame of a rank", "leave it out: a rank has none"),
     "sample": ("TABLESAMPLE", "make a view with sample()"),
     "using": ("USING", "write L JOIN R ON L.k = R.k AND ..."),
-    "version": ("FOR SYSTEM_TIME AS OF", "join the versions in Spark and make a view of the result"),
+    "version": ("FOR SYSTEM_TIME AS OF", "write it behind the second table of a JOIN: the versions"),
 }
 
 
@@ -92,7 +92,11 @@ class _Flink(Spark):
     """
 
     class Tokenizer(Spark.Tokenizer):
-        KEYWORDS = {**Spark.Tokenizer.KEYWORDS, "TIMESTAMP": TokenType.TIMESTAMPNTZ}  # noqa: RUF012
+        KEYWORDS = {  # noqa: RUF012
+            **Spark.Tokenizer.KEYWORDS,
+            "TIMESTAMP": TokenType.TIMESTAMPNTZ,
+            "MATCH_CONDITION": TokenType.MATCH_CONDITION,  # of Spark's ASOF JOIN
+        }
         QUOTES = ["'"]  # noqa: RUF012
         STRING_ESCAPES = ["'"]  # noqa: RUF012
 
@@ -140,8 +144,16 @@ def _call_at(query: str, start: int) -> str:
 
 
 def _rewritten(tokens: list[Token]) -> Iterator[Token]:
-    """Rewrite Flink's ``TABLE t PARTITION BY k`` to ``t, PARTITION_BY => k``, which sqlglot can parse."""
+    """Rewrite Flink's ``TABLE t PARTITION BY k`` to ``t, PARTITION_BY => k``, which sqlglot can parse.
+
+    Likewise Spark's ``LEFT OUTER ASOF JOIN`` to ``ASOF LEFT OUTER JOIN``.
+    """
     in_table = False
+    sides = (TokenType.LEFT, TokenType.INNER, TokenType.OUTER)
+    for at in [at for at, token in enumerate(tokens) if token.token_type is TokenType.ASOF]:
+        while at and tokens[at - 1].token_type in sides:
+            tokens[at - 1 : at + 1] = tokens[at - 1 : at + 1][::-1]
+            at -= 1
     for token, after in zip(tokens, [*tokens[1:], None], strict=False):
         kind, opens = token.token_type, after is not None and after.token_type is TokenType.L_PAREN
         if kind is TokenType.TABLE and not opens:

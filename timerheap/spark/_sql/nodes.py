@@ -136,4 +136,19 @@ class Over:
     bounds: ClassVar[dict[str, str]] = {}
 
 
-Node: TypeAlias = Table | Windowing | Selected | Aggregated | Ranked | Joined | Over
+@dataclass(frozen=True)
+class AsOf:
+    """The rows of a table, each with the row of another one that held at its time; see `Joined`."""
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    how: str  # "inner" or "left"
+    keys: tuple[tuple[str, str, bool], ...]
+    time: str
+    right_time: str  # "": what is known of the right table says it
+    exact: bool
+    condition: str | None  # on the two rows; without it there is no match
+    bounds: ClassVar[dict[str, str]] = {}
+
+
+Node: TypeAlias = Table | Windowing | Selected | Aggregated | Ranked | Joined | Over | AsOf

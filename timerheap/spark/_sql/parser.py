@@ -31,6 +31,7 @@ from timerheap.spark._sql.nodes import (
     LEFT,
     RIGHT,
     Aggregated,
+    AsOf,
     Call,
     Joined,
     Node,
@@ -44,6 +45,7 @@ from timerheap.spark._sql.ranking import Order
 
 _READ = {"expressions", "from", "joins", "where", "group", "having", "with"}
 _OF_WINDOW = ("partition_by", "order", "spec")
+_ORDERS = (exp.GTE, exp.GT, exp.LTE, exp.LT)
 _PROCESS = "for other functions and all rows so far use timerheap.spark.process() with a state"
 _FRAMES = (
     "write SUM(x) OVER (PARTITION BY k ORDER BY ts RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT "
@@ -144,21 +146,92 @@ def _from(select: exp.Select, views: Mapping[str, Node]) -> tuple[Node, str, lis
     if len(joins) > 1:
         refuse("more than one JOIN in a SELECT", "join the result of a nested SELECT with the next table")
     (join,) = joins
-    expect_only(join, {"this", "on", "side", "kind"})
+    as_of = join.this.args.get("version"), join.args.get("match_condition"), join.args.get("method") == "ASOF"
+    more = {"method", "match_condition", "using"} if any(as_of) else set()
+    expect_only(join, {"this", "on", "side", "kind", *more})
+    version = join.this.args.get("version")
+    join.this.set("version", None)
     right, other = _relation(join.this, views)
     if not name or not other:
         refuse("a JOIN of tables without names", "name both: FROM (...) AS L JOIN (...) AS R")
-    _rename(select, {name: LEFT, other: RIGHT})
+    names = {name: LEFT, other: RIGHT}
+    _rename(select, names)
+    if version is not None:
+        _rename(version, names)
     how, on = str(join.args.get("side") or "inner").lower(), _conjuncts(join.args.get("on"))
     kind = str(join.args.get("kind") or "inner").lower()
     if kind not in ("inner", "outer", "cross"):
         refuse(written(join), "write JOIN, LEFT JOIN, RIGHT JOIN, FULL JOIN, or [NOT] IN or [NOT] EXISTS")
     if any(one.find(exp.Query) for one in on + conditions):
         refuse("IN or EXISTS beside a JOIN", "write the JOIN as a nested SELECT")
+    if any(as_of):
+        _expect_plain(select)
+        same = [one.name for one in join.args.get("using") or []]
+        for column in _own(select):
+            if isinstance(column, exp.Column) and not column.table and column.name in same:
+                rename(column, LEFT)
+        on += [exp.EQ(this=exp.column(one, LEFT), expression=exp.column(one, RIGHT)) for one in same]
+        return _as_of(source, right, how, on, version, join.args.get("match_condition")), "", conditions
     if how == "inner":  # it does not matter which of its conditions are in WHERE
         on, conditions = conditions + on, []
     joined = _join(_limited(source), _limited(right), how, on)
     return _most(joined) or joined, "", conditions
+
+
+def _expect_plain(select: exp.Select) -> None:
+    """Raise unless a SELECT with an as-of join only projects and filters what that finds."""
+    found = next((one for one in _own(select) if isinstance(one, (exp.AggFunc, exp.Window))), None)
+    clause = select.args.get("group") or select.args.get("having") or found
+    if clause is not None:
+        refuse(
+            f"{written(clause)} beside an as-of join", "make a view of the result of the join, and query it"
+        )
+
+
+def _as_of(
+    left: Node,
+    right: Node,
+    how: str,
+    conditions: list[exp.Expr],
+    version: exp.Expr | None,
+    match: exp.Expr | None,
+) -> AsOf:
+    """Return an as-of join.
+
+    version, match: what FOR SYSTEM_TIME and MATCH_CONDITION say; without them one of the `conditions` is the
+        order of the two times
+    """
+    if not isinstance(left, Table) or not isinstance(right, Table):
+        refuse("an as-of join of nested queries", "make views of them, and join these")
+    if how not in ("inner", "left"):
+        refuse(f"an as-of {how.upper()} JOIN", "write JOIN or LEFT JOIN")
+    pairs = [(one, _pair(one)) for one in map(_null_safe, conditions)]
+    keys = []
+    for one, pair in pairs:
+        if pair is not None:
+            x, y = (text_of(_without_side(node)) for node in pair)
+            keys.append((x, y, isinstance(one, exp.NullSafeEQ)))
+    rest = [one for one, pair in pairs if pair is None]
+    order = match
+    if version is not None:
+        order = exp.GTE(this=version.expression, expression=exp.column("", RIGHT))
+    elif match is None:
+        order = next((one for one in rest if isinstance(one, _ORDERS)), None)
+        rest = [one for one in rest if one is not order]
+    times = [order.this, order.expression] if isinstance(order, _ORDERS) else []
+    if isinstance(order, (exp.LTE, exp.LT)):
+        times.reverse()
+    if [isinstance(one, exp.Column) and one.table for one in times] != [LEFT, RIGHT]:
+        shown = "an as-of join without the order of two times" if order is None else written(order)
+        if version is not None:
+            shown = f"FOR SYSTEM_TIME AS OF {written(version.expression)}"
+        refuse(shown, "write FOR SYSTEM_TIME AS OF L.ts, or MATCH_CONDITION (L.ts >= R.ts), or L.ts > R.ts")
+    if rest and version is None:  # in other dialects such a condition changes which row is the newest
+        refuse(f"{written(rest[0])} in an as-of join", "write it in WHERE, or in a view of the table")
+    if not keys:
+        refuse("an as-of join without a key", "write ON L.k = R.k")
+    exact, (time, right_time) = isinstance(order, (exp.GTE, exp.LTE)), (one.name for one in times)
+    return AsOf(left.table, right.table, how, tuple(keys), time, right_time, exact, _conjunction(rest))
 
 
 def _relation(item: exp.Expr, views: Mapping[str, Node]) -> tuple[Node, str]:
@@ -169,7 +242,7 @@ def _relation(item: exp.Expr, views: Mapping[str, Node]) -> tuple[Node, str]:
         refuse(f"renaming columns with {item.alias} ({', '.join(columns)})", "rename them in SELECT")
     if isinstance(item, exp.Subquery):
         expect_only(item, {"this", "alias"})
-        return _query(item.this, views), item.alias
+        return _unjoined(_query(item.this, views)), item.alias
     expect_only(item, {"this", "alias", "db", "catalog"})
     call = item.this
     if isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and len(call.expressions) == 1:
@@ -177,10 +250,20 @@ def _relation(item: exp.Expr, views: Mapping[str, Node]) -> tuple[Node, str]:
     if isinstance(call, exp.Identifier):
         name = tuple(part.name for part in item.parts)
         found = views.get(name[0]) if len(name) == 1 else None
-        return found or Table(name), item.alias_or_name
+        return _unjoined(found or Table(name)), item.alias_or_name
     if not isinstance(call, exp.Anonymous) or call.name.upper() not in LENGTHS:
         refuse(f"the table function {call.name}", f"use one of {', '.join(LENGTHS)}")
     return _windowing(call), item.alias
+
+
+def _unjoined(node: Node) -> Node:
+    """Return a node in FROM; raise if it is an as-of join, perhaps projected."""
+    source = node
+    while isinstance(source, Selected):
+        source = source.source
+    if isinstance(source, AsOf):
+        refuse("a query of the result of an as-of join", "make a view of the result, and query that")
+    return node
 
 
 def _windowing(call: exp.Anonymous) -> Windowing:
@@ -546,7 +629,7 @@ def _shown(function: str, lengths: Mapping[str, int]) -> str:
 
 def _windows_of(node: Node) -> Windowing | None:
     """Return the window function of the rows, None if they have no windows."""
-    while not isinstance(node, (Windowing, Table, Over)):
+    while not isinstance(node, (Windowing, Table, Over, AsOf)):
         node = node.left if isinstance(node, Joined) else node.source
     return node if isinstance(node, Windowing) else None
 

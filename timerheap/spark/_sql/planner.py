@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType, TimestampType
 
 from timerheap.functions import BatchProcessFunction
+from timerheap.spark._asof.join_asof import join_asof
 from timerheap.spark._columns import (
     AHEAD,
     ARRIVAL,
@@ -41,12 +42,21 @@ from timerheap.spark._columns import (
 )
 from timerheap.spark._compat import on_connect, to_arrow_schema, with_columns
 from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._plan.arguments import ColumnOrName, key_columns, named_column, quoted, time_mode
+from timerheap.spark._plan.arguments import (
+    ColumnOrName,
+    EventTime,
+    RightInput,
+    key_columns,
+    named_column,
+    quoted,
+    time_mode,
+)
 from timerheap.spark._plan.build import build, kept_only, naive_millis
 from timerheap.spark._plan.outputs import outputs_of, results_of
 from timerheap.spark._query import Late, Query
 from timerheap.spark._sql.nodes import (
     Aggregated,
+    AsOf,
     Call,
     Items,
     Joined,
@@ -59,7 +69,7 @@ from timerheap.spark._sql.nodes import (
 )
 from timerheap.spark._sql.ranking import FirstOfKey, FirstRows, LocalFirstRows, Order, Ranking
 from timerheap.spark._sql.row_functions import GROUPED, GroupedSides, OverRows, SessionRows
-from timerheap.spark._sql.timed_tables import Tables, TimedTable
+from timerheap.spark._sql.timed_tables import Tables, TimedTable, time_of_table, time_of_versions
 from timerheap.spark._sql.window_columns import (
     end_of,
     fields_of,
@@ -96,6 +106,7 @@ def sql(
     channel: ColumnOrName | None = None,
     late: str = "drop",
     max_parallelism: int | None = None,
+    deleted: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Run a query over windows written in Flink's SQL.
 
@@ -114,8 +125,9 @@ def sql(
     query : str
         One SELECT over TUMBLE, HOP, CUMULATE or SESSION, with positional or named arguments, and with
         GROUPING SETS, CUBE and ROLLUP; over nested queries of these also a window Top-N, a window join or
-        another aggregation; or aggregates OVER the preceding rows of a table. Tables are the tables and
-        temporary views of `spark`, streaming or batch.
+        another aggregation; or aggregates OVER the preceding rows of a table; or an as-of join of two tables:
+        ``FOR SYSTEM_TIME AS OF``, or ``ASOF JOIN``. Tables are the tables and temporary views of `spark`,
+        streaming or batch.
     watermark : WatermarkStrategy or delay such as "5 seconds", or dict of str to these
         Replaces Flink's ``WATERMARK FOR``, whose expression it may be: ``"ts - INTERVAL '5' SECOND"``, which
         is the delay of 5 seconds. A delay is that of Flink's SQL: the watermark is the largest time minus
@@ -133,7 +145,10 @@ def sql(
         What becomes of late rows. With "emit" `timerheap.spark.late_rows` returns them, as rows of the table;
         for queries that aggregate a table's windows, aggregate OVER its rows, or find the first row of a key.
     channel, max_parallelism
-        As for `tumble`.
+        As for `tumble`; of an as-of join, `channel` is a column of the left table.
+    deleted : dict of str to str, optional
+        For the right table of an as-of join, by its name: a condition that is true in rows which only end the
+        version before them, such as ``{"rates": "op = 'D'"}``. See `join_asof`.
 
     Returns
     -------
@@ -170,7 +185,9 @@ def sql(
     node = parsed(query)
     if late == "emit":
         _expect_rows_of_table(node)
-    tables = Tables(spark, watermark, processing_time, zone, channel, late, max_parallelism)
+    if deleted is not None and not isinstance(deleted, Mapping):
+        raise TypeError(f'deleted must be a dict such as {{"rates": "op = \'D\'"}}, got {deleted!r}')
+    tables = Tables(spark, watermark, processing_time, zone, channel, late, max_parallelism, deleted)
     found = _Planner(tables).relation(node)
     if LATE_SIDE in found.df.columns:
         df = found.df.where(quoted(KEPT) | quoted(LATE_SIDE).isNotNull())
@@ -243,6 +260,8 @@ class _Planner:
                 return self._joined(node)
             case Over():
                 return self._over(node)
+            case AsOf():
+                return self._as_of(node)
             case Table():
                 raise AssertionError("the parser refuses a table whose rows have no windows and no order")
 
@@ -487,6 +506,60 @@ class _Planner:
             late="process",
             emits=emits,
         )
+
+    def _as_of(self, node: AsOf) -> _Relation:
+        """Return the rows of both tables of an as-of join as structs of the names `SIDES`."""
+        tables, given = self._tables, []
+        watermark, of_left, of_right = tables.watermark, tables.frame(node.left), tables.frame(node.right)
+        time = node.right_time or time_of_versions(of_right, node.right, watermark, node.time)
+        for df, table, name in ((of_left, node.left, node.time), (of_right, node.right, time)):
+            found, strategy = time_of_table(df, Table(table, time=name), watermark, tables.processing_time)
+            if found is None:
+                raise ValueError(
+                    f"query: AS OF {name} of processing time is not supported; name an event-time column, "
+                    "and pass a watermark for each table"
+                )
+            given.append((df, found, strategy))
+        (left, time, strategy), (right, right_time, right_strategy) = given
+        ending = None if tables.deleted is None else tables.deleted.get(".".join(node.right))
+        names, n = {name: f"right.{name}" for name in right.columns}, len(left.columns)
+        extra = [F.expr(text).alias(f"right key {at}") for at, (_, text, _) in enumerate(node.keys)]
+        if ending is not None:
+            extra.append(F.expr(ending).alias("right deleted"))
+        for _, text, null_safe in node.keys:
+            right = right if null_safe else right.where(F.expr(text).isNotNull())
+        joined = join_asof(
+            left,
+            RightInput(
+                right.select(*(quoted(name).alias(there) for name, there in names.items()), *extra),
+                key=[f"right key {at}" for at in range(len(node.keys))],
+                event_time=quoted(names[right_time]),
+                watermark=right_strategy,
+            ),
+            [F.expr(text) for text, *_ in node.keys],
+            EventTime(time, channel=tables.channel),
+            watermark=strategy,
+            how=node.how,
+            allow_exact_matches=node.exact,
+            deleted=None if ending is None else "right deleted",
+            max_parallelism=tables.max_parallelism,
+        )
+        sides = (left.columns, list(names))
+        at = zip((*sides[0], *sides[1]), joined.columns, strict=False)
+        columns = [quoted(there).alias(name) for name, there in at]
+        df = joined.select(F.struct(*columns[:n]).alias(SIDES[0]), F.struct(*columns[n:]).alias(SIDES[1]))
+        if node.condition is not None:
+            met, row = F.expr(node.condition), quoted(SIDES[1])
+            df = df.where(met) if node.how == "inner" else df.withColumn(SIDES[1], F.when(met, row))
+        lower = [name.lower() for side in sides for name in side]
+        alone = [  # names that only one table has need none of a table before them
+            quoted(side).getField(name).alias(name)
+            for side, own in zip(SIDES, sides, strict=True)
+            for name in own
+            if lower.count(name.lower()) == 1
+        ]
+        df = df.select(*map(quoted, SIDES), *alone)
+        return _Relation(df, (), ended=True)
 
     def _processed(
         self,

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from timerheap.spark._columns import KEPT, SEEN, WINDOW_COLUMNS
 from timerheap.spark._plan.arguments import (
     ColumnOrName,
+    Columns,
     EventTime,
     arrow_schema,
     quoted,
@@ -69,16 +70,12 @@ class Tables:
     channel: ColumnOrName | None = None
     late: str = "drop"
     max_parallelism: int | None = None
+    deleted: Mapping[str, str] | None = None
     _frames: dict[tuple[str, ...], DataFrame] = field(default_factory=dict)
 
     def cut(self, node: Windowing | Table | Over) -> TimedTable:
         """Return a table cut into windows: those of the node, or of 1 ms, which are only its order."""
-        name = ".".join(node.table)
-        df = self._frames.get(node.table)  # once, so that Spark has one source of a stream
-        if df is None:
-            df = self.spark.table(".".join(f"`{part.replace('`', '``')}`" for part in node.table))
-            arrow_schema(f"table {name}", df.schema)
-            self._frames[node.table] = df
+        name, df = ".".join(node.table), self.frame(node.table)
         for bound in node.bounds:
             if bound in df.columns and WINDOW_BOUND not in df.schema[bound].metadata:
                 raise ValueError(
@@ -96,6 +93,15 @@ class Tables:
             max_parallelism=self.max_parallelism,
         )
         return TimedTable(name, source)
+
+    def frame(self, table: tuple[str, ...]) -> DataFrame:
+        """Return a table as it is."""
+        df = self._frames.get(table)  # once, so that Spark has one source of a stream
+        if df is None:
+            df = self.spark.table(".".join(f"`{part.replace('`', '``')}`" for part in table))
+            arrow_schema(f"table {'.'.join(table)}", df.schema)
+            self._frames[table] = df
+        return df
 
     def rows(self, node: Table | Over) -> tuple[DataFrame, TimedTable]:
         """Return the rows of a table with their marks, and the table."""
@@ -125,6 +131,16 @@ def _assigner(
 
 def _behind(delay: int) -> WatermarkStrategy:
     return WatermarkStrategy.for_generator(partial(FlinkDelay, delay))._with("_delay", delay - 1)
+
+
+def time_of_versions(df: DataFrame, table: tuple[str, ...], watermark: Any, otherwise: str) -> str:
+    """Return the time column of a table that a query does not name: that of its watermark, or `otherwise`."""
+    text = watermark.get(".".join(table)) if isinstance(watermark, Mapping) else None
+    if isinstance(text, str):
+        found = re.match(r"(?is)\s*(?:watermark\s+for\s+)?`?(\w+)`?\s*(?:-|as\b|$)", text)
+        if found is not None and found[1] in df.columns:
+            return found[1]
+    return str(Columns(f"table {table[-1]}", df).event_time("watermark", None) or otherwise)
 
 
 def time_of_table(

@@ -75,7 +75,8 @@ def join_asof(
         Whether a left row without a match is in the result, with null in the columns of `right`.
     tolerance : int, str or timedelta, optional
         The greatest distance between the two times: milliseconds, or "10 minutes". By default any. With it a
-        right row leaves the state when it has become too old.
+        right row leaves the state when it has become too old; after a restart with another tolerance, those
+        already in state leave it when they would have before.
     allow_exact_matches : bool, default True
         Whether a right row of the same time is a match. If not, only those before it are.
     deleted : str or Column, optional

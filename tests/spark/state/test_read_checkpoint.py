@@ -212,6 +212,23 @@ def test_inspect_prints_tables_and_draws_the_timers(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_checkpoint_of_format_2_says_which_setting_reads_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.write_batches(tmp_path / "in", BATCHES[:2], SCHEMA)
+    version = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+    with streams.configured(spark, streaming_stateStore_checkpointFormatVersion=2):
+        streams.run(kept(streams.read_stream(spark, tmp_path / "in")), tmp_path)
+        timers = read_checkpoint(spark, tmp_path / "checkpoint").timers().count()
+    with pytest.raises(ValueError, match=rf"{version} must be 2, as in the query .*, got 1; set it before"):
+        read_checkpoint(spark, tmp_path / "checkpoint").timers()
+    with streams.configured(spark, streaming_stateStore_checkpointFormatVersion=1):
+        result = inspected(monkeypatch, spark, tmp_path / "checkpoint")
+    assert result.exit_code == 0, result.output
+    total = next(line for line in result.output.splitlines() if line.split()[:1] == ["all"])
+    assert str(timers) in total.split()
+
+
 def test_inspect_draws_each_timer_once(state: CheckpointState) -> None:
     counts = histogram(state)
     assert counts["timers"].sum() == len(pending(5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -63,6 +64,8 @@ from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkStatus, WatermarkStrategy
 from timerheap.watermarks.valve import Explanation
 
+FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_UNIQUE = re.compile(r"\d+_.+\.(zip|changelog)")  # files of version 2, unlike those of other attempts
 _STATE = "chunks"  # the state variable of `timerheap.spark._worker.spark_store`
 
 
@@ -140,6 +143,12 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
             f"has, got {batch}"
         )
     expect_partitions(spark, path, operator.number, partitions)
+    version, current = format_version(spark, path, operator.number), spark.conf.get(FORMAT_VERSION)
+    if current != version:
+        raise ValueError(
+            f"{FORMAT_VERSION} must be {version}, as in the query that has written {path!r}, got {current}; "
+            f'set it before: spark.conf.set("{FORMAT_VERSION}", {version})'
+        )
     reader = spark.read.format("statestore").option("operatorId", operator.number)
     try:
         reader = reader.option("batchId", batch).option("stateVarName", _STATE)
@@ -150,6 +159,13 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
             f"checkpoint must be where its query has written it, since Spark keeps absolute paths in it, got "
             f"{path!r}, whose operator {operator.number} cannot be read: {first_line(e)}"
         ) from e
+
+
+def format_version(spark: SparkSession, path: str, operator: int) -> str:
+    """Return the version of Spark's format that an operator's state has, by the names of its files."""
+    folder = hadoop_path(spark, f"{path}/state/{operator}/0")
+    names = (status.getPath().getName() for status in hadoop_files(spark, folder).listStatus(folder))
+    return "2" if any(_UNIQUE.fullmatch(name) for name in names) else "1"
 
 
 def expect_partitions(spark: SparkSession, path: str, operator: int, partitions: int) -> None:

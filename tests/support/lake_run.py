@@ -170,6 +170,7 @@ class Run:
             # Its workers may keep its output open for a minute after it was killed.
             if self._child.listen(0.05) == "end" or self._child.process.poll() is not None:
                 self.failures.append(self._child.failure())
+                (self.work / f"failure-{len(self.failures)}").write_text(self.failures[-1])
                 assert len(self.failures) < HOPELESS, self.failures[-1]
                 self._child.end()
                 self._start()

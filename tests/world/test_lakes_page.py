@@ -105,7 +105,7 @@ def test_the_page_writes_each_alert_once(
     with run.started():
         run.wait(lambda: all((work / "kills" / name).exists() for name, *_ in KILLS))
         run.finish(sender, seconds=3)
-    assert [failure[-3_000:] for failure in run.surprises()] == []
+    assert run.surprises() == []
 
     expected = silences(reading for one in rounds for reading in one)
     last = {sensor: (at, Counter(sensor for sensor, _ in expected)[sensor]) for sensor, at in expected}

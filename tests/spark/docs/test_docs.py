@@ -29,7 +29,7 @@ README = ROOT / "README.md"
 # Their programs run until they are stopped: test_readme.py, tests/world/test_lakes_page.py.
 ELSEWHERE = [README, ROOT / "docs/recipes/kafka-and-delta.md"]
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = {"python", "sh", "sql", "text", "Dockerfile"}  # what a fence may name, and directives
+LANGUAGES = {"python", "sh", "sql", "text", "yaml", "Dockerfile"}  # what a fence may name, and directives
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -78,9 +78,16 @@ def run_program(block: Block, page: Path, names: dict[str, Any]) -> str:
     return f"{page.name}, line {block.line}: expected\n{block.output}\ngot\n{got}\n"
 
 
+def with_shared(page: Path) -> list[Path]:
+    """Return the pages whose blocks run: a folder's first page says what its others begin with."""
+    shared = page.with_name("index.md")
+    return list(dict.fromkeys([shared, page])) if shared.exists() else [page]
+
+
 def case(page: Path) -> Any:
     """Return a page as a test parameter, marked if it needs Spark."""
-    needs_spark = any("pyspark" in block.code or "timerheap.spark" in block.code for block in blocks(page))
+    code = "".join(block.code for path in with_shared(page) for block in blocks(path))
+    needs_spark = "pyspark" in code or "timerheap.spark" in code
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.spark] * needs_spark)
 
 
@@ -96,9 +103,8 @@ def test_the_code_of_a_page_prints_the_output_that_it_shows(
         pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="new in PySpark 4.2")
     if request.node.get_closest_marker("spark"):
         request.getfixturevalue("settings_restored")
-    shared = page.with_name("index.md")  # a folder's first page says what its others begin with
     wrong = ""
-    for path in dict.fromkeys([shared, page]) if shared.exists() else [page]:
+    for path in with_shared(page):
         for block in blocks(path):
             run = run_examples if ">>> " in block.code else run_program
             wrong += run(block, path, names)

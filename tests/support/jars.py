@@ -6,15 +6,20 @@ import fcntl
 import hashlib
 import os
 import re
+import ssl
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from warnings import catch_warnings
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 import pyspark
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding
+from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
+from cryptography.x509 import load_pem_x509_certificates
 
 from timerheap.spark import ensure_java
 
@@ -91,7 +96,8 @@ def fetch(artifacts: Sequence[str], left_out: Sequence[str], folder: Path) -> No
         pattern = f"{draft}/jars/[artifact]-[revision](-[classifier]).[ext]"
         run = subprocess.run(
             [
-                *(ensure_java() / "bin/java", "-jar", ivy, "-ivy", wanted, "-cache", FOLDER / "ivy"),
+                *(ensure_java() / "bin/java", *trusting(Path(draft, "trusted.p12")), "-jar", ivy),
+                *("-ivy", wanted, "-cache", FOLDER / "ivy"),
                 *("-confs", "default", "-types", "jar", "bundle", "-retrieve", pattern),
             ],
             stdin=subprocess.DEVNULL,
@@ -105,3 +111,20 @@ def fetch(artifacts: Sequence[str], left_out: Sequence[str], folder: Path) -> No
             what = ", ".join(dict.fromkeys(missing)) or (run.stdout + run.stderr)[-500:]
             raise Unreachable(f"could not fetch {', '.join(artifacts)}: {what}")
         os.replace(Path(draft, "jars"), folder)
+
+
+def trusting(store: Path) -> list[str]:
+    """Return the options of a Java that trusts whom this machine trusts, by a file that this writes.
+
+    A Java from a Python package has certificates of its own, without those of a company's proxy.
+    """
+    bundle = ssl.get_default_verify_paths().cafile
+    if bundle is None:
+        return []
+    with catch_warnings(action="ignore"):  # about certificates that are not well made
+        certificates = load_pem_x509_certificates(Path(bundle).read_bytes())
+    known = {one.public_bytes(Encoding.DER): one for one in certificates}  # each once, as Java wants them
+    named = [PKCS12Certificate(one, f"{at}".encode()) for at, one in enumerate(known.values())]
+    store.write_bytes(serialize_java_truststore(named, BestAvailableEncryption(b"changeit")))
+    options = {"trustStore": store, "trustStorePassword": "changeit", "trustStoreType": "PKCS12"}
+    return [f"-Djavax.net.ssl.{name}={value}" for name, value in options.items()]

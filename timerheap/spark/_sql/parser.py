@@ -146,10 +146,10 @@ def _from(select: exp.Select, views: Mapping[str, Node]) -> tuple[Node, str, lis
     if len(joins) > 1:
         refuse("more than one JOIN in a SELECT", "join the result of a nested SELECT with the next table")
     (join,) = joins
-    as_of = join.this.args.get("version"), join.args.get("match_condition"), join.args.get("method") == "ASOF"
-    more = {"method", "match_condition", "using"} if any(as_of) else set()
+    version, match = join.this.args.get("version"), join.args.get("match_condition")
+    is_as_of = bool(version or match or join.args.get("method") == "ASOF")
+    more = {"method", "match_condition", "using"} if is_as_of else set()
     expect_only(join, {"this", "on", "side", "kind", *more})
-    version = join.this.args.get("version")
     join.this.set("version", None)
     right, other = _relation(join.this, views)
     if not name or not other:
@@ -164,14 +164,14 @@ def _from(select: exp.Select, views: Mapping[str, Node]) -> tuple[Node, str, lis
         refuse(written(join), "write JOIN, LEFT JOIN, RIGHT JOIN, FULL JOIN, or [NOT] IN or [NOT] EXISTS")
     if any(one.find(exp.Query) for one in on + conditions):
         refuse("IN or EXISTS beside a JOIN", "write the JOIN as a nested SELECT")
-    if any(as_of):
+    if is_as_of:
         _expect_plain(select)
         same = [one.name for one in join.args.get("using") or []]
         for column in _own(select):
             if isinstance(column, exp.Column) and not column.table and column.name in same:
                 rename(column, LEFT)
         on += [exp.EQ(this=exp.column(one, LEFT), expression=exp.column(one, RIGHT)) for one in same]
-        return _as_of(source, right, how, on, version, join.args.get("match_condition")), "", conditions
+        return _as_of(source, right, how, on, version, match), "", conditions
     if how == "inner":  # it does not matter which of its conditions are in WHERE
         on, conditions = conditions + on, []
     joined = _join(_limited(source), _limited(right), how, on)

@@ -9,17 +9,18 @@ import socket
 import subprocess
 import time
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from jars import jars
 
 from timerheap.spark import ensure_java
 
-__all__ = ["KAFKA", "Broker", "free_ports"]
+__all__ = ["KAFKA", "Broker", "free_ports", "messages"]
 
 KAFKA = "org.apache.kafka:kafka_2.13:4.3.1"
 JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
@@ -135,3 +136,21 @@ class Broker:
         for made in admin.create_topics([NewTopic(name, partitions, 1)]).values():
             made.result(30)
         return name
+
+
+def messages(broker: Broker, topic: str) -> Iterator[Any]:
+    """Yield the messages that are in a topic of one partition, in their order."""
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "tests", "log_level": 0})
+    try:
+        place = TopicPartition(topic, 0, 0)
+        _, end = consumer.get_watermark_offsets(place, timeout=60)
+        consumer.assign([place])
+        found, until = 0, time.monotonic() + 60
+        while found < end:
+            for message in consumer.consume(end - found, timeout=1):
+                assert not message.error(), message.error()
+                found = message.offset() + 1
+                yield message
+            assert time.monotonic() < until, (found, end)
+    finally:
+        consumer.close()

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from kafka_broker import Broker
 from kill_driver import EXPECTED, Child, kill_executor
 from lake_jobs import PARTITIONS, Reading
 from processes import below, command, kill
 from standalone import Cluster
 
-__all__ = ["Run", "Sender", "messages"]
+__all__ = ["Run", "Sender"]
 
 PROGRAM = Path(__file__).with_name("lake_child.py")
 PATIENCE = 300  # seconds without a micro-batch
@@ -59,24 +59,6 @@ class Sender:
         """Wait until all messages are in the topic."""
         left = self._producer.flush(300)
         assert (left, self.errors) == (0, [])
-
-
-def messages(broker: Broker, topic: str) -> Iterator[Any]:
-    """Yield the messages that are in a topic of one partition, in their order."""
-    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "tests", "log_level": 0})
-    try:
-        place = TopicPartition(topic, 0, 0)
-        _, end = consumer.get_watermark_offsets(place, timeout=60)
-        consumer.assign([place])
-        found, until = 0, time.monotonic() + 60
-        while found < end:
-            for message in consumer.consume(end - found, timeout=1):
-                assert not message.error(), message.error()
-                found = message.offset() + 1
-                yield message
-            assert time.monotonic() < until, (found, end)
-    finally:
-        consumer.close()
 
 
 class Run:

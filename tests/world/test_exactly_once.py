@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_broker import Broker
+from kafka_broker import Broker, messages
 from kill_driver import settings_of
 from lake_jobs import PARTITIONS, QUERIES, Gate, feed, silences
-from lake_run import Run, Sender, messages
+from lake_run import Run, Sender
 from lakes_page import reader
 from pyspark.sql import SparkSession
 from standalone import cluster

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from kafka_broker import Broker
+from confluent_kafka import Producer
+from kafka_broker import Broker, messages
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -25,17 +25,6 @@ class Silent(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[str, int]]:
         yield ctx.get_current_key(), timestamp // 1000
-
-
-def messages(broker: Broker, topic: str, count: int) -> list[Any]:
-    """Read `count` messages of a topic from its start."""
-    consumer = Consumer(
-        {"bootstrap.servers": broker.address, "group.id": "tests", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
-    found = consumer.consume(count, timeout=60)
-    consumer.close()
-    return [json.loads(message.value()) for message in found]
 
 
 def test_alerts_of_a_topic_reach_a_topic(
@@ -54,7 +43,7 @@ def test_alerts_of_a_topic_reach_a_topic(
     read = rows.select(
         F.from_json(F.col("value").cast("string"), "sensor string, second long").alias("reading"), "partition"
     ).select("reading.sensor", F.timestamp_seconds("reading.second").alias("at"), "partition")
-    alerts = timerheap.spark.process(
+    results = timerheap.spark.process(
         read,
         key="sensor",
         function=Silent(),
@@ -63,13 +52,14 @@ def test_alerts_of_a_topic_reach_a_topic(
         watermark=WatermarkStrategy.for_bounded_out_of_orderness("5 seconds"),
     )
     query = (
-        alerts.select(F.to_json(F.struct("*")).alias("value"))
+        results.select(F.to_json(F.struct("*")).alias("value"))
         .writeStream.format("kafka")
         .options(**kafka, topic=sink, checkpointLocation=str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
-    found = {(alert["sensor"], alert["silent"]) for alert in messages(broker, sink, 2)}
+    alerts = [json.loads(message.value()) for message in messages(broker, sink)]
+    found = {(alert["sensor"], alert["silent"]) for alert in alerts}
     assert found == {("a", 90), ("b", 70)}
     tell("Kafka to Kafka, two partitions", kills=0, rows=len(readings), lost=0, doubled=0)

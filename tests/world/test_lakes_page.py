@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 from connectors import connectors, published, running
-from kafka_broker import Broker
+from kafka_broker import Broker, messages
 from lake_jobs import PARTITIONS, feed, silences
-from lake_run import Run, Sender, messages
+from lake_run import Run, Sender
 from lakes_page import blocks, reader
 from local_spark import FILES, JAVA_OPTIONS
 from postgres import postgres

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date
 from itertools import pairwise
@@ -25,6 +24,7 @@ import kill_jobs
 import numpy as np
 import processes
 import pyspark
+import streams
 from connectors import WITHOUT, connectors
 from jars import jars
 from local_spark import FILES, STREAMING, start_spark
@@ -108,21 +108,6 @@ JOBS: dict[str, Callable[[DataFrame, int], DataFrame]] = {
 }
 
 
-@contextmanager
-def configured(spark: SparkSession, settings: dict[str, Any]) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, str(value))
-    try:
-        yield
-    finally:
-        for name, was in before.items():
-            if was is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, was)
-
-
 def maintained(spark: SparkSession, store: ObjectStore) -> Counter[Any]:
     """Run the state store's maintenance, wait for its threads, and return what it asked for."""
     java: Any = spark._jvm
@@ -165,7 +150,7 @@ def run(spark: SparkSession, store: ObjectStore, case: Case, settings: dict[str,
             done.set()
         df.collect()
 
-    with configured(spark, {**BASE, "spark.sql.shuffle.partitions": case.partitions, **settings}):
+    with streams.with_settings(spark, {**BASE, "spark.sql.shuffle.partitions": case.partitions, **settings}):
         query = (
             JOBS[case.job](rows, case.max_parallelism)
             .writeStream.foreachBatch(write)

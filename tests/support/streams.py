@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -152,15 +152,24 @@ def stream(
     return sink(spark, work)
 
 
-@contextmanager
-def configured(spark: SparkSession, **settings: Any) -> Iterator[None]:
+def configured(spark: SparkSession, **settings: Any) -> AbstractContextManager[None]:
     """Set ``spark.sql.<name>`` for a while; underscores in names stand for dots."""
-    names = {"spark.sql." + name.replace("_", "."): value for name, value in settings.items()}
-    before = {name: spark.conf.get(name) for name in names}
-    for name, value in names.items():
+    return with_settings(
+        spark, {"spark.sql." + name.replace("_", "."): value for name, value in settings.items()}
+    )
+
+
+@contextmanager
+def with_settings(spark: SparkSession, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Set settings of a session for a while."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
+        for name, was in before.items():
+            if was is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, was)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +39,6 @@ DEFAULTS = {
 def folder(object_store: ObjectStore) -> str:
     """A new folder in the object store."""
     return f"s3a://{object_store.bucket()}/queries/silent"
-
-
-@contextmanager
-def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    with streams.configured(
-        spark, **{name.removeprefix("spark.sql."): value for name, value in settings.items()}
-    ):
-        yield
 
 
 def sessions(df: DataFrame, **options: Any) -> DataFrame:
@@ -152,7 +143,7 @@ def test_a_repeated_micro_batch_replaces_its_state(
         state = timerheap.spark.read_checkpoint(spark, folder).state("tally")
         return sum(row.value for row in state.collect())
 
-    with configured(spark, settings):
+    with streams.with_settings(spark, settings):
         assert tallies(1) == 40
         bucket = folder.split("/")[2]
         object_store.client.delete_object(Bucket=bucket, Key="queries/silent/commits/1")
@@ -180,7 +171,7 @@ def test_a_refused_write_ends_the_query(
         results[batch] = sorted(map(tuple, df.collect()))
 
     writer = sessions(df).writeStream.foreachBatch(collect).option("checkpointLocation", folder)
-    with configured(spark, SETTINGS):
+    with streams.with_settings(spark, SETTINGS):
         try:
             with pytest.raises(StreamingQueryException, match=r"Forbidden|AccessDenied"):
                 timerheap.spark.run_available_now(writer)
@@ -198,7 +189,7 @@ def test_state_is_read_and_moved_to_a_new_checkpoint(
     whole = run_to_end(sessions(streams.read_stream(spark, tmp_path / "in")), str(tmp_path / "undisturbed"))
     for number in (2, 3):
         (tmp_path / "in" / f"{number:05}.parquet").rename(tmp_path / f"{number:05}.parquet")
-    with configured(spark, SETTINGS):
+    with streams.with_settings(spark, SETTINGS):
         first = run_to_end(
             sessions(streams.read_stream(spark, tmp_path / "in"), max_parallelism=8), f"{folder}/old"
         )
@@ -228,7 +219,7 @@ def test_a_schedule_fires_what_is_due(spark: SparkSession, folder: str, tmp_path
     """Micro-batches without rows are planned in the checkpoint."""
     write_input(tmp_path / "in", seed=3, batches=2, rows=10, keys=3)
     df = streams.read_stream(spark, tmp_path / "in")
-    with configured(spark, SETTINGS):
+    with streams.with_settings(spark, SETTINGS):
         result = timerheap.spark.process(df, "k", Alarm(), "k string", processing_time=True)
         keys = {row.k for row in spark.read.parquet(str(tmp_path / "in")).collect()}
         found = run_to_end(result, folder)

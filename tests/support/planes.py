@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import streams
 from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 
@@ -40,6 +43,12 @@ def records(df: DataFrame) -> list[dict[str, Any]]:
 
 
 def inspected(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, *arguments: object) -> Result:
-    monkeypatch.setattr("timerheap._inspect.command.local_spark", lambda *_: nullcontext(spark))
+    @contextmanager
+    def lent(_: str, __: Path, settings: Mapping[str, Any]) -> Iterator[SparkSession]:
+        changed = {name: value for name, value in settings.items() if spark.conf.isModifiable(name)}
+        with streams.with_settings(spark, changed):
+            yield spark
+
+    monkeypatch.setattr("timerheap._inspect.command.local_spark", lent)
     monkeypatch.setenv("COLUMNS", "200")
     return CliRunner().invoke(main, ["inspect", *map(str, arguments)])

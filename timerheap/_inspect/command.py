@@ -11,7 +11,7 @@ from rich.text import Text
 from timerheap._inspect.report import report
 from timerheap._local_spark import CORES, local_spark
 from timerheap.spark import read_checkpoint
-from timerheap.spark._state.checkpoint_reader import FORMAT_VERSION, find_operators, format_version
+from timerheap.spark._state.checkpoint_reader import FORMAT_VERSION, find_operators
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,13 +30,13 @@ def inspect(
     """
     with tempfile.TemporaryDirectory(prefix="timerheap-") as scratch:
         settings = {"spark.sql.shuffle.partitions": CORES, "spark.sql.warehouse.dir": scratch}
+        settings[FORMAT_VERSION] = 2  # which reads version 1, too
         with (
             console.status("Starting Spark"),
             local_spark("timerheap inspect", Path(scratch) / "spark.log", settings) as spark,
         ):
             operators = [each.number for each in find_operators(spark, checkpoint)]
             for number in operators if operator is None else [operator]:
-                spark.conf.set(FORMAT_VERSION, format_version(spark, checkpoint, number))
                 state = read_checkpoint(spark, checkpoint, number, batch_id=batch)
                 report(state, console)
                 if picture is not None:

@@ -142,13 +142,7 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
             f"batch_id must be from {first} to {last}, the finished micro-batches whose state the checkpoint "
             f"has, got {batch}"
         )
-    expect_partitions(spark, path, operator.number, partitions)
-    version, current = format_version(spark, path, operator.number), spark.conf.get(FORMAT_VERSION)
-    if current != version:
-        raise ValueError(
-            f"{FORMAT_VERSION} must be {version}, as in the query that has written {path!r}, got {current}; "
-            f'set it before: spark.conf.set("{FORMAT_VERSION}", {version})'
-        )
+    expect_readable(spark, path, operator.number, partitions)
     reader = spark.read.format("statestore").option("operatorId", operator.number)
     try:
         reader = reader.option("batchId", batch).option("stateVarName", _STATE)
@@ -161,22 +155,22 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
         ) from e
 
 
-def format_version(spark: SparkSession, path: str, operator: int) -> str:
-    """Return the version of Spark's format that an operator's state has, by the names of its files."""
-    folder = hadoop_path(spark, f"{path}/state/{operator}/0")
-    names = (status.getPath().getName() for status in hadoop_files(spark, folder).listStatus(folder))
-    return "2" if any(_UNIQUE.fullmatch(name) for name in names) else "1"
-
-
-def expect_partitions(spark: SparkSession, path: str, operator: int, partitions: int) -> None:
-    """Raise ValueError if a checkpoint lacks a partition of an operator, which Spark's reader leaves out."""
+def expect_readable(spark: SparkSession, path: str, operator: int, partitions: int) -> None:
+    """Raise ValueError if Spark's reader would leave out a partition of an operator, or could not read it."""
     folder = hadoop_path(spark, f"{path}/state/{operator}")
-    found = {status.getPath().getName() for status in hadoop_files(spark, folder).listStatus(folder)}
+    files = hadoop_files(spark, folder)
+    found = {status.getPath().getName(): status.getPath() for status in files.listStatus(folder)}
     missing = [str(number) for number in range(partitions) if str(number) not in found]
     if missing:
         raise ValueError(
             f"checkpoint must have the state of all {partitions} partitions, got {path!r}, whose operator "
             f"{operator} lacks {', '.join(missing)}; put back a whole copy of it"
+        )
+    names = (status.getPath().getName() for status in files.listStatus(found["0"]))
+    if spark.conf.get(FORMAT_VERSION) == "1" and any(map(_UNIQUE.fullmatch, names)):
+        raise ValueError(
+            f"{FORMAT_VERSION} must be 2, as in the query that has written {path!r}, got 1; set it before: "
+            f'spark.conf.set("{FORMAT_VERSION}", 2)'
         )
 
 

@@ -14,7 +14,7 @@ from timerheap._arguments import int64, integer
 from timerheap.spark._columns import added_name
 from timerheap.spark._compat import refuse_connect, state_path, without_globs
 from timerheap.spark._plan.arguments import data_frame
-from timerheap.spark._state.checkpoint_reader import expect_partitions, first_line, path_of
+from timerheap.spark._state.checkpoint_reader import expect_readable, first_line, path_of
 from timerheap.spark._state.state_tables import (
     EVENT_TIME,
     PROCESSING_TIME,
@@ -137,7 +137,7 @@ class InitialState:
                 f"operator_id must be that of an operator with a processor in {path!r}, got "
                 f"{operator_id!r}; it has the operators ({names})"
             )
-        expect_partitions(spark, path, int(chosen[0].operatorId), int(chosen[0].numPartitions))
+        expect_readable(spark, path, int(chosen[0].operatorId), int(chosen[0].numPartitions))
         batch = int(chosen[0].maxBatchId) if batch_id is None else integer("batch_id", batch_id)
         return _of_spark(cls, spark, path, chosen[0], batch)
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import streams
 from by_value import by_value
-from local_spark import start_spark
+from local_spark import running_spark
 from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_spark(tmp_path_factory.mktemp("spark"))
-    java: Any = session.sparkContext._gateway.proc  # type: ignore[union-attr]
-    yield session
-    session.stop()
-    java.stdin.close()
-    java.wait(60)  # it removes its temporary files
+    with running_spark(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 @pytest.fixture

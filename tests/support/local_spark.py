@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -67,6 +68,19 @@ def start_spark(
     use_plain_files(session)
     forget_defaults(session)
     return session
+
+
+@contextmanager
+def running_spark(
+    scratch: Path, settings: Mapping[str, object] = MappingProxyType({})
+) -> Iterator[SparkSession]:
+    """Start a Spark as `start_spark` does, and wait for the end of its JVM, which removes its files."""
+    session = start_spark(scratch, settings=settings)
+    java: Any = session.sparkContext._gateway.proc  # type: ignore[union-attr]
+    yield session
+    session.stop()
+    java.stdin.close()
+    java.wait(60)
 
 
 def home_without_archives(scratch: Path) -> Path:

@@ -14,7 +14,7 @@ from by_value import by_value
 from connectors import connectors, newest_with, published, running
 from jars import Unreachable
 from kafka_broker import KAFKA, Broker
-from local_spark import start_spark
+from local_spark import running_spark
 from object_store import ObjectStore
 from pyspark.sql import SparkSession
 
@@ -86,12 +86,8 @@ def world_settings(tmp_path_factory: pytest.TempPathFactory, object_store: Objec
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, world_settings: dict[str, str]) -> Iterator[SparkSession]:
     """A local Spark with all connectors of its version."""
-    session = start_spark(tmp_path_factory.mktemp("spark"), settings=world_settings)
-    java: Any = session.sparkContext._gateway.proc  # type: ignore[union-attr]
-    yield session
-    session.stop()
-    java.stdin.close()
-    java.wait(60)
+    with running_spark(tmp_path_factory.mktemp("spark"), world_settings) as session:
+        yield session
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -130,7 +130,8 @@ class Gate:
     """Holds back one of two tasks of a micro-batch while `closed` exists.
 
     A function for mapInArrow before a sink. The other task ends, and its rows are written, but the
-    micro-batch is not committed. If it had rows, one of them is in `passed`, as JSON.
+    micro-batch is not committed, and one of them is in `passed`, as JSON. A micro-batch in which the other
+    task has no rows passes the gate.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -140,15 +141,20 @@ class Gate:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
         assert task is not None
+        nothing = self.closed.with_name(f"nothing-in-{task.getLocalProperty('streaming.sql.batchId')}")
         if task.partitionId() == 0:
+            rows = 0
             for batch in batches:
+                rows += batch.num_rows
                 if batch.num_rows and self.closed.exists() and not self.passed.exists():
                     self.passed.with_suffix(".draft").write_text(batch.column("value").to_pylist()[0])
                     self.passed.with_suffix(".draft").rename(self.passed)
                 yield batch
+            if not rows:
+                nothing.touch()
             return
         yield from batches
-        while self.closed.exists():
+        while self.closed.exists() and not nothing.exists():
             time.sleep(0.05)
 
 

@@ -98,9 +98,11 @@ def test_rows_ahead_of_timers_of_the_same_call_are_counted() -> None:
     group.batch([Step(1, 10, 15, 0), Step(2, 10, 99, 0)], 12)
     assert group.runner.rows_ahead.warnings == {}
     group.batch([Step(1, 14, 30, 0), Step(2, 16, 99, 0), Step(1, 16, 30, 0), Step(1, 20, 30, 0)], 19)
-    assert group.runner.rows_ahead.count == 2, "of key 1, whose timer at 15 they have moved"
-    group.batch([Step(3, 21, 25, 0), Step(3, 26, 26, 0)], 40)
-    assert group.runner.rows_ahead.count == 2, "the second row has moved the timer of the first"
+    assert group.runner.rows_ahead.count == 0, "the first row of key 1 may have moved its timer at 15"
+    group.batch([Step(1, 32, 60, 0), Step(1, 40, 60, 0), Step(2, 41, 99, 0)], 45)
+    assert group.runner.rows_ahead.count == 1, "the first row of key 1 was ahead of its timer at 30"
+    group.batch([Step(3, 71, 75, 0), Step(3, 76, 76, 0)], 90)
+    assert group.runner.rows_ahead.count == 1, "the second row has moved the timer of the first"
 
 
 def test_the_first_row_ahead_is_described() -> None:

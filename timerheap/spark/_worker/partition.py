@@ -197,6 +197,15 @@ class Runner(ABC):
         """Fire the processing-time timers before `now`."""
 
 
+def _earliest(ids: np.ndarray, timestamps: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the earliest timestamp of each wanted id, MAX_WATERMARK for one that is not in `ids`."""
+    latest_first = np.argsort(timestamps)[::-1]
+    earliest = IdIndex()
+    earliest.put_many(ids[latest_first], timestamps[latest_first])  # of an id the last value stays
+    timestamps, found = earliest.find_many(wanted)
+    return np.where(found, timestamps, MAX_WATERMARK)
+
+
 class RowsAhead:
     """Counts the rows that were processed ahead of a due timer of their key, and what else to warn of.
 
@@ -246,14 +255,14 @@ class RowsAhead:
 
     def check_many(self, rows: KeyedRows, before: tuple[np.ndarray, np.ndarray]) -> None:
         """Check rows that were processed in one call; `before` is what `due` returned before the call."""
-        ids, timestamps = (np.concatenate(pair) for pair in zip(before, self.due(), strict=True))
-        if not len(ids):
+        after = self.due()
+        if not len(before[0]) + len(after[0]):
             return
-        latest_first = np.argsort(timestamps)[::-1]
-        earliest = IdIndex()
-        earliest.put_many(ids[latest_first], timestamps[latest_first])  # of an id the last value stays
-        timers, found = earliest.find_many(rows.ids)
-        ahead = np.flatnonzero(found & (timers < rows.timestamps))
+        # The first row of a key may have moved a timer that was before its other rows.
+        first = _earliest(rows.ids, rows.timestamps, rows.ids) == rows.timestamps
+        timers = np.where(first, _earliest(*before, rows.ids), MAX_WATERMARK)
+        timers = np.minimum(timers, _earliest(*after, rows.ids))
+        ahead = np.flatnonzero(timers < rows.timestamps)
         if len(ahead):
             row = ahead[0]
             self._add(len(ahead), int(rows.timestamps[row]), int(timers[row]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -46,6 +46,14 @@ class Options:
             "allow_exact_matches": self.exact,
             "deleted": "gone" if self.deleted else None,
         }
+
+
+OPTIONS = {
+    "left": Options(),
+    "inner, tolerance": Options(how="inner", tolerance=8),
+    "earlier, deletes": Options(exact=False, deleted=True),
+    "tolerance 0, deletes": Options(tolerance=0, deleted=True),
+}
 
 
 @dataclass
@@ -128,17 +136,26 @@ def joined(left: Sequence[Row], right: Sequence[Row], options: Options, watermar
     return outputs
 
 
+def watermarks(batches: Iterable[tuple[list[Row], list[Row]]]) -> Iterator[int]:
+    """The watermark after each micro-batch: the lower one of both inputs."""
+    newest, watermark = [-END, -END], -END
+    for batch in batches:
+        for number, rows in enumerate(batch):
+            newest[number] = max([newest[number], *(millis(row) - DELAY - 1 for row in rows)])
+        watermark = max(watermark, min(newest))
+        yield watermark
+
+
 def replayed(lefts: Iterable[list[Row]], rights: Iterable[list[Row]], options: Options) -> Outputs:
     """Join rows that come in micro-batches."""
-    newest, watermark = [-END, -END], -END
+    batches, watermark = [*zip(lefts, rights, strict=True)], -END
     taken: tuple[list[Row], list[Row]] = [], []
     late = list[Row]()
-    for batch in zip(lefts, rights, strict=True):
+    for batch, after in zip(batches, watermarks(batches), strict=True):
         for number, rows in enumerate(batch):
             taken[number].extend(row for row in rows if millis(row) > watermark)
             late += [row for row in rows if millis(row) <= watermark]
-            newest[number] = max([newest[number], *(millis(row) - DELAY - 1 for row in rows)])
-        watermark = max(watermark, min(newest))
+        watermark = after
     outputs = joined(*taken, options, watermark)
     outputs.late = late
     return outputs
@@ -148,3 +165,27 @@ def split(rows: list[Row], batches: int) -> list[list[Row]]:
     """The rows in so many micro-batches."""
     size = -(-len(rows) // batches)
     return [rows[start * size : (start + 1) * size] for start in range(batches)]
+
+
+def values(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in rows), key=repr)
+
+
+def expect(outputs: Outputs, found: list[Row]) -> None:
+    """Compare rows of `with_side_outputs`."""
+    results, late, unmatched = list[Row](), list[Row](), list[Row]()
+    for row in found:
+        side = row.pop("side_output")
+        if side is None:
+            results.append(row)
+        elif side["late_rows"] is not None:
+            assert side["late_rows"].pop("late_by") > 0
+            late.append(side["late_rows"])
+        else:
+            unmatched.append(side["unmatched_rows"])
+    assert values(results) == values(outputs.results)
+    both = [(name, row[name]) for row in unmatched for name in ("left", "right") if row[name]]
+    assert len(both) == len(unmatched)
+    assert values(row for name, row in both if name == "left") == values(outputs.left)
+    assert values(row for name, row in both if name == "right") == values(outputs.right)
+    assert values(row["left"] or row["right"] for row in late) == values(outputs.late)

@@ -319,11 +319,19 @@ def twice(df: DataFrame, killer: Killer | None = None) -> DataFrame:
     return process(again, Columns(), "arrival")
 
 
+def asof(df: DataFrame, killer: Killer | None = None) -> DataFrame:
+    sides = df.where("n % 3 = 0"), df.where("n % 3 > 0")
+    arguments: dict[str, Any] = {"watermark": WATERMARK, "tolerance": 900, "unmatched": "emit"}
+    joined = timerheap.spark.join_asof(*sides, "k", "at", **arguments, max_parallelism=8)
+    return timerheap.spark.with_side_outputs(joined)
+
+
 QUERIES: dict[str, Callable[..., DataFrame]] = {
     "rows": lambda df, killer=None: process(df, Sessions(killer), "event_time"),
     "rows-arrival": lambda df, killer=None: process(df, Sessions(killer), "arrival"),
     "columns": lambda df, killer=None: process(df, Columns(killer), "event_time"),
     "columns-arrival": lambda df, killer=None: process(df, Columns(killer), "arrival"),
+    "asof": asof,
     "hop": hop,
     "session": session,
     "twice": twice,

@@ -148,8 +148,15 @@ def has_asof(spark: SparkSession) -> bool:
 
 
 @pytest.mark.usefixtures("tables")
-@pytest.mark.parametrize("kind", ["ASOF", "INNER ASOF", "LEFT ASOF", "LEFT OUTER ASOF"])
-@pytest.mark.parametrize("order", ["l.at >= r.at", "l.at > r.at", "r.at <= l.at"])
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [
+        ("ASOF", "l.at >= r.at"),
+        ("INNER ASOF", "l.at > r.at"),
+        ("LEFT ASOF", "r.at <= l.at"),
+        ("LEFT OUTER ASOF", "l.at > r.at"),
+    ],
+)
 def test_asof_join_is_that_of_spark(spark: SparkSession, kind: str, order: str) -> None:
     if not has_asof(spark):
         pytest.skip("Spark has it since 4.3")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         transform_with_state,
         transform_with_state_in_pandas,
     )
+    from timerheap.spark._real_time.start import run_real_time, start_real_time
     from timerheap.spark._settings import settings
     from timerheap.spark._sql.planner import sql
     from timerheap.spark._state.checkpoint_reader import CheckpointState, read_checkpoint
@@ -62,11 +63,13 @@ __all__ = [
     "progress",
     "read_checkpoint",
     "run_available_now",
+    "run_real_time",
     "session",
     "settings",
     "side_output",
     "sql",
     "start",
+    "start_real_time",
     "transform_with_state",
     "transform_with_state_in_pandas",
     "tumble",
@@ -90,6 +93,7 @@ _HOMES = {
     "spark._plan.progress": "Progress progress with_name",
     "spark._process.process": "process process_broadcast process_two",
     "spark._processors.transform_with_state": "transform_with_state transform_with_state_in_pandas",
+    "spark._real_time.start": "run_real_time start_real_time",
     "spark._settings": "settings",
     "spark._sql.planner": "sql",
     "spark._stateful_timers": "GroupStateTimers ProcessorTimers",

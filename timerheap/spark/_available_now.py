@@ -35,7 +35,7 @@ _NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 _CLOCK = re.compile(r"TransformWithState.*, ProcessingTime, |ProcessingTimeTimeout")
 _ROUNDS = 2  # of micro-batches without rows: Spark's operators see in the second what the first has changed
 
-_settings = threading.Lock()
+settings_lock = threading.Lock()
 
 
 def run_available_now(
@@ -160,12 +160,12 @@ def _starting(
 
 def _started(spark: SparkSession, start: Callable[[], StreamingQuery], drained: str) -> StreamingQuery:
     """Start a query that runs no micro-batches without rows of its own accord; it reads settings once."""
-    with _settings, _configured(spark, {_NO_DATA: "false", DRAINED: drained}):
+    with settings_lock, configured(spark, {_NO_DATA: "false", DRAINED: drained}):
         return start()
 
 
 @contextmanager
-def _configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     before = {name: spark.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():

@@ -36,6 +36,7 @@ from timerheap.spark._arrow import map_type
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
@@ -445,3 +446,15 @@ class StateClient:
     def socket(self) -> object:
         """The connection to Spark."""
         return getattr(self._client, "_client_socket", None)
+
+
+def real_time_trigger(writer: DataStreamWriter, epoch: str) -> DataStreamWriter:
+    """Have a query run in real-time mode, which Python knows from PySpark 4.3 on."""
+    trigger: Any = writer.trigger
+    try:
+        result: DataStreamWriter = trigger(realTime=epoch)
+    except TypeError:
+        raise NotImplementedError(
+            f"start_real_time() needs PySpark 4.3 or newer, got {__version__}"
+        ) from None
+    return result

@@ -29,6 +29,17 @@ _SOCKETS = "spark.python.unix.domain.socket.enabled"
 _SOCKET_FILES = "spark.python.unix.domain.socket.dir"
 _ENCRYPTION = "spark.io.encryption.enabled"
 _REUSE = "spark.python.worker.reuse"
+_REAL_TIME = {
+    "spark.python.udf.pipelined.enabled": "true",  # else the JVM writes and reads in turn, and waits
+    "spark.shuffle.manager": "org.apache.spark.shuffle.streaming.MultiShuffleManager",
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",  # Spark's default sends rows after 50 ms
+    "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # private: else Spark refuses Python
+}
+IN_REAL_TIME = {
+    RECORDS: "1",
+    "spark.sql.execution.pandas.udf.buffer.size": "8",  # bytes
+}
+"""Settings of a query in real-time mode, for which each row is sent on its own."""
 
 _SWITCHES = {"--load-spark-defaults", "--supervise", "--verbose", "-v"}  # options without a value
 # A comment, or a name and a value; a backslash before the end of a line continues it.
@@ -42,11 +53,16 @@ _FEWESTRECORDS = 10_000  # Spark's default; at 1,000 packing takes three times a
 NO_LIMIT = (1 << 31) - 1  # no limit
 
 
-def settings() -> dict[str, str]:
+def settings(*, real_time: bool = False) -> dict[str, str]:
     """Return the settings that a session for timerheap should be built with.
 
     A setting that has been chosen already is left out, whatever its value: one in ``spark-defaults.conf``,
     one of ``spark-submit --conf`` or ``PYSPARK_SUBMIT_ARGS``, or one of the running session.
+
+    Parameters
+    ----------
+    real_time : bool
+        Whether queries run in real-time mode, too; see `timerheap.spark.start_real_time`.
 
     Returns
     -------
@@ -73,6 +89,10 @@ def settings() -> dict[str, str]:
           warning says so, and Spark uses TCP.
         - ``spark.executorEnv.timerheap_...``, a dot: with it, executors understand the name of the directory
           as /tmp, since it is on the driver only. The daemon makes one of its own on each executor.
+        - With `real_time`: ``spark.python.udf.pipelined.enabled``, true; ``spark.shuffle.manager``, the one
+          that can send rows between running tasks; ``spark.shuffle.streaming.networkBufferMaxWaitTimeMs``,
+          1; ``spark.sql.streaming.realTimeMode.allowlistCheck``, false, which Spark keeps private: else it
+          refuses Python in this mode.
 
     See Also
     --------
@@ -99,6 +119,7 @@ def settings() -> dict[str, str]:
         _DAEMON: "timerheap.spark.daemon",
         _ONE_DAEMON: "1",
     }
+    ours |= _REAL_TIME if real_time else {}
     names = [*ours, _SOCKETS, _SOCKET_FILES]
     chosen = _chosen(names)
     if hasattr(socket, "AF_UNIX") and not chosen.issuperset((_SOCKETS, _SOCKET_FILES)):
@@ -181,6 +202,17 @@ def check_settings(df: DataFrame) -> None:
             )
     if slow := [*_slow_exchange(spark), *(_slow_state(spark) if df.isStreaming else ())]:
         _log.warning("slow Spark settings: %s", "; ".join(slow))
+
+
+def check_real_time(spark: SparkSession) -> None:
+    """Raise a ValueError that names the settings which a query in real-time mode lacks."""
+    wanted = _REAL_TIME | {_SOCKETS: "true"}
+    found = {name: spark.conf.get(name, None) for name in wanted}
+    if missing := [f"{name}={value}" for name, value in wanted.items() if found[name] != value]:
+        raise ValueError(
+            f"real_time needs an application with the settings {', '.join(missing)}; build the session with "
+            "timerheap.spark.settings(real_time=True)"
+        )
 
 
 def is_encrypted(spark: SparkSession) -> bool:

@@ -38,6 +38,7 @@ MODULES = (
     "timerheap.spark._asof.asof_runner",
     "timerheap.spark._process.function_runners",
     "timerheap.spark._processors.processor_partition",
+    "timerheap.spark._real_time.stages",
     "timerheap.spark._windows.window_runner",
 )
 """What workers import, of which each imports more: the modules of all classes of `Work` are among them."""

@@ -26,8 +26,8 @@ import timerheap.windows
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
-# Their programs run until they are stopped: test_readme.py, tests/world/test_lakes_page.py.
-ELSEWHERE = [README, ROOT / "docs/recipes/kafka-and-delta.md"]
+# Their programs run until they are stopped: test_readme.py, and tests/world for lakes and real-time mode.
+ELSEWHERE = [README, ROOT / "docs/recipes/kafka-and-delta.md", ROOT / "docs/guides/milliseconds.md"]
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "sh", "sql", "text", "yaml", "Dockerfile"}  # what a fence may name, and directives
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

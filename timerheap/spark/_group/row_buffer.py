@@ -140,6 +140,11 @@ class RowBuffer:
         self._settle()
         return self._rows(self._heap.namespaces, self._heap.key_hashes, self._heap.timestamps)
 
+    def next_time(self) -> int | None:
+        """Return the smallest event time of a row that waits, None without one; O(1) after a release."""
+        self._settle()
+        return int(self._heap.timestamps[0]) if len(self._heap) else None
+
     def append(self, rows: KeyedRows) -> None:
         """Buffer rows until the watermark reaches them."""
         if len(rows):

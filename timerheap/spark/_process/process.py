@@ -35,6 +35,7 @@ from timerheap.spark._plan.build import build, marked
 from timerheap.spark._plan.outputs import side_tags
 from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
+from timerheap.spark._real_time.plan import build_real_time
 from timerheap.spark._state.checkpoint_reader import CheckpointState
 from timerheap.spark._state.initial_state import InitialState
 from timerheap.spark._state.starts import start_of
@@ -56,6 +57,7 @@ def process(
     state_changes: Mapping[str, str | None] | None = None,
     initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
+    real_time: bool = False,
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
 
@@ -127,6 +129,10 @@ def process(
     side_outputs : list of OutputTag, optional
         The side outputs of the function, which `timerheap.spark.side_output` returns. By default those tags
         that are attributes of the function, and globals and closures of its methods.
+    real_time : bool
+        Whether a stream runs in Spark's real-time mode, experimental: timers fire within milliseconds. Start
+        it with `timerheap.spark.start_real_time`. Without a channel, each task of the source has a watermark
+        of its own.
 
     Returns
     -------
@@ -183,7 +189,13 @@ def process(
         state_changes=state_changes,
         side_outputs=side_tags(side_outputs, checked),
     )
-    return build(query, rows, start=start_of(initial_state, rows))
+    if not (real_time and rows.isStreaming):
+        return build(query, rows, start=start_of(initial_state, rows))
+    if initial_state is not None:
+        raise ValueError(
+            f"initial_state must be None with real_time, got {initial_state!r}; such a query begins anew"
+        )
+    return build_real_time(query, rows)
 
 
 def planned(

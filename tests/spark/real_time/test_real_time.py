@@ -1,0 +1,99 @@
+"""A query in Spark's real-time mode gives the results of a batch, also after a task has failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+import timerheap.spark
+from timerheap import KeyedProcessFunction
+
+SUPPORT = Path(__file__).resolve().parents[2] / "support"
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(pyspark.__version__ < "4.3", reason="Python can ask for it from PySpark 4.3 on"),
+]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("real_time")
+    path = f"{SUPPORT}:{os.environ.get('PYTHONPATH', '')}"
+    run = subprocess.run(
+        [sys.executable, SUPPORT / "real_time_child.py", folder],
+        env=os.environ | {"PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-5000:]
+    found: dict[str, Any] = {}
+    for line in run.stdout.splitlines():
+        found |= json.loads(line)
+    return found | {"folder": folder}
+
+
+def test_timers_fire_within_an_epoch_and_each_source_holds_the_watermark(seen: dict[str, Any]) -> None:
+    assert seen["before the other partition"] == []
+    assert seen["first"] == [["a", 2000, 1], ["b", 2500, 1], ["c", 2200, 1]]
+
+
+def test_a_task_that_fails_leaves_the_state_of_the_epoch_before(seen: dict[str, Any]) -> None:
+    assert seen["failed"]
+    assert seen["times"] > len(seen["rows wanted"])
+    assert seen["rows"] == seen["rows wanted"]
+
+
+@pytest.mark.parametrize("part", ["columns", "sides", "lates", "clock"])
+def test_other_functions_and_outputs_give_their_results(seen: dict[str, Any], part: str) -> None:
+    assert seen[part] == seen[f"{part} wanted"]
+
+
+def test_a_query_that_is_started_otherwise_says_how_to_start_it(seen: dict[str, Any]) -> None:
+    assert "must be started with timerheap.spark.start_real_time()" in seen["not by start_real_time"]
+
+
+def test_what_the_application_lacks_is_named_in_one_error(spark: Any) -> None:
+    rows = spark.readStream.format("rate").load()
+    with pytest.raises(ValueError, match="real_time needs an application with the settings") as found:
+        timerheap.spark.process(rows, "value", Nothing(), "value long", real_time=True)
+    for name in ("pipelined.enabled", "shuffle.manager", "MaxWaitTimeMs", "allowlistCheck"):
+        assert name in str(found.value)
+
+
+def test_a_batch_runs_as_ever(spark: Any) -> None:
+    result = timerheap.spark.process(spark.range(3), "id", Nothing(), "value long", real_time=True)
+    assert result.collect() == []
+
+
+class Nothing(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        """Yield nothing."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "writer must have the option checkpointLocation"),
+        ({"path": "a", "table": "b"}, "table must be None if there is a path"),
+    ],
+)
+def test_a_wrong_argument_is_an_error(spark: Any, arguments: dict[str, str], message: str) -> None:
+    writer = spark.readStream.format("rate").load().writeStream.format("noop")
+    with pytest.raises(ValueError, match=message):
+        timerheap.spark.start_real_time(writer, **arguments)
+
+
+def test_something_else_than_a_writer_is_an_error(spark: Any) -> None:
+    with pytest.raises(TypeError, match="writer must be a DataStreamWriter"):
+        timerheap.spark.start_real_time(spark.range(1))

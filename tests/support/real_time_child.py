@@ -1,0 +1,257 @@
+"""Queries in real-time mode in a process of their own, since their settings belong to the application.
+
+Its argument is a folder. Prints a JSON object a line: what each part of the test has seen.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from local_spark import start_spark
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+import timerheap.spark
+from timerheap import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+    OutputTag,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from timerheap.types import Types
+
+EPOCH = "2 seconds"
+SCHEMA = "key string, at long, text string"
+RESULT = "key string, paused long, rows long"
+LONG = OutputTag("long", Types.STRING())
+COUNT = ValueStateDescriptor("count", Types.LONG())
+Found = set[tuple[Any, ...]]
+
+
+class Source:
+    """Streams in the JVM of the same rows, each for one query, whose rows stay for its later runs."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._jvm: Any = spark.sparkContext._jvm
+        self._streams: list[Any] = []
+        self.sent: list[tuple[str, int, str]] = []
+
+    def rows(self) -> DataFrame:
+        """Return the rows for one query, in two partitions; call it before rows are sent."""
+        streams = self._jvm.org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
+        text = self._jvm.org.apache.spark.sql.Encoders.STRING()
+        self._streams.append(streams.apply(self._spark._jsparkSession, 2, text))
+        values = DataFrame(self._streams[-1].toDF(), self._spark)
+        return values.select(F.from_json("value", SCHEMA).alias("row")).select("row.*")
+
+    def send(self, partition: int, *rows: tuple[str, int, str]) -> None:
+        """Add rows to a partition."""
+        data = self._jvm.java.util.ArrayList()
+        for key, at, text in rows:
+            data.add(json.dumps({"key": key, "at": at, "text": text}))
+        for stream in self._streams:
+            stream.addData(partition, self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(data))
+        self.sent += rows
+
+
+class Pauses(KeyedProcessFunction):
+    """Yields each pause of a second after a row of a key, and writes it down; fails where it is told to."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(COUNT)
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        if value.text == "fail" and self.file.with_suffix(".fail").exists():
+            raise RuntimeError("told to fail")
+        self.count.update((self.count.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1000, name="pause")
+        if len(value.text) > 10:
+            yield LONG, value.text
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        result = ctx.get_current_key(), timestamp, self.count.value()
+        append(self.file, result)
+        yield result
+
+
+class PausesInColumns(BatchProcessFunction):
+    """The same in columns."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(COUNT)
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        self.count.update_many(ctx.ids, pc.add(self.count.values(ctx.ids).fill_null(0), 1))
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + 1000, name="pause")
+
+    def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
+        keys = ctx.keys(due.ids).column("key")
+        columns = [keys, pa.array(due.timestamps), self.count.values(due.ids)]
+        yield pa.record_batch(columns, names=["key", "paused", "rows"])
+
+
+class Echoes(KeyedProcessFunction):
+    """Yields each row, and again when a timer of the clock has fired."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 100)
+        yield value.key, value.at, 0
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), -1, 1
+
+
+def append(file: Path, result: Any) -> None:
+    with file.open("a") as out:
+        out.write(json.dumps(result) + "\n")
+
+
+def lines(file: Path) -> list[tuple[Any, ...]]:
+    return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def pauses(rows: DataFrame, function: Any, real_time: bool = True) -> DataFrame:
+    return timerheap.spark.process(
+        rows,
+        key="key",
+        function=function,
+        output_schema=RESULT,
+        event_time="at",
+        watermark=WatermarkStrategy.for_bounded_out_of_orderness("1 second"),
+        late="emit",
+        side_outputs=[LONG],
+        real_time=real_time,
+    )
+
+
+def wait(condition: Callable[[], bool], query: StreamingQuery, patience: float = 120) -> None:
+    """Wait for a condition."""
+    began = time.monotonic()
+    while not condition():
+        if (error := query.exception()) is not None:
+            raise error
+        if time.monotonic() > began + patience:
+            raise TimeoutError(f"{condition} is not met: {query.status}, {query.recentProgress[-1:]}")
+        time.sleep(0.01)
+
+
+class Child:
+    """The parts of the test, each a query over the same rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        settings = timerheap.spark.settings(real_time=True)
+        settings["spark.sql.streaming.realTimeMode.minBatchDuration"] = "1000"
+        self.spark = start_spark(folder / "spark", cores=20, settings=settings)
+        self.source = Source(self.spark)
+        self.queries: dict[str, StreamingQuery] = {}
+
+    def tell(self, **seen: Any) -> None:
+        print(json.dumps(seen), flush=True)
+
+    def writer(self, name: str, result: DataFrame, sink: str) -> Any:
+        writer = result.writeStream.outputMode("update")
+        writer = writer.option("checkpointLocation", str(self.folder / "checkpoints" / name))
+        return writer.format(sink).queryName(name)
+
+    def start(self, name: str, result: DataFrame) -> None:
+        """Start a query, whose results are in the table of its name."""
+        writer = self.writer(name, result, "memory")
+        self.queries[name] = timerheap.spark.start_real_time(writer, epoch=EPOCH)
+
+    def found(self, name: str) -> Found:
+        return {tuple(row) for row in self.spark.table(name).collect()}
+
+    def expect(self, name: str, wanted: Found) -> None:
+        """Wait until a query has given these results, and no others."""
+        wait(lambda: self.found(name) >= wanted, self.queries[name])
+        self.tell(**{name: sorted(self.found(name)), f"{name} wanted": sorted(wanted)})
+
+    def refusals(self, result: DataFrame) -> None:
+        """Tell how a query is refused that is started otherwise."""
+        writer = self.writer("other", result, "noop").trigger(realTime=EPOCH)
+        try:
+            writer.start().awaitTermination()
+        except StreamingQueryException as error:
+            self.tell(**{"not by start_real_time": str(error)})
+
+    def run(self) -> None:
+        """Run all parts."""
+        source, spark, file = self.source, self.spark, self.folder / "rows"
+        result = pauses(source.rows(), Pauses(file))
+        self.refusals(result)
+        self.start("columns", pauses(source.rows(), PausesInColumns()))
+        sides = pauses(source.rows(), Pauses(self.folder / "sides"))
+        self.start("sides", timerheap.spark.side_output(sides, LONG))
+        lates = pauses(source.rows(), Pauses(self.folder / "lates"))
+        self.start("lates", timerheap.spark.late_rows(lates).select("key", "at", "text"))
+        clock = timerheap.spark.process(
+            source.rows(), "key", Echoes(), RESULT, processing_time=True, real_time=True
+        )
+        self.start("clock", clock)
+        rows = self.writer("rows", result.withColumn("file", F.lit(str(file.with_suffix(".sink")))), "noop")
+        rows = rows.foreach(lambda row: append(Path(row.file), row[:3]))
+        query = timerheap.spark.start_real_time(rows, epoch=EPOCH)
+
+        source.send(0, ("a", 1000, ""), ("b", 1500, ""), ("a", 9000, ""))
+        wait(lambda: {row[0] for row in self.found("clock")} >= {"a", "b"}, query)
+        early = self.found("columns")  # the other partition has had no row, so it holds the watermark
+        source.send(1, ("c", 1200, ""), ("c", 9000, ""))
+        wait(lambda: len(lines(file)) >= 3, query)
+        self.tell(**{"before the other partition": sorted(early), "first": sorted(lines(file))})
+
+        wait(lambda: len(query.recentProgress) >= 2, query)  # two epochs have ended
+        source.send(0, ("a", 10_500, ""), ("d", 11_000, "more than ten letters"), ("a", 20_000, ""))
+        source.send(1, ("c", 20_000, ""))
+        wait(lambda: len(lines(file)) >= 6, query)
+        file.with_suffix(".fail").touch()
+        source.send(1, ("c", 21_000, "fail"), ("c", 30_000, ""))
+        source.send(0, ("a", 30_000, ""))
+        try:
+            query.awaitTermination(120)
+        except StreamingQueryException as error:
+            self.tell(failed="told to fail" in str(error))
+        file.with_suffix(".fail").unlink()
+
+        for name in ("lates", "sides"):  # the row that is late must not come with those before it
+            wait(lambda name=name: len(lines(self.folder / name)) >= 8, self.queries[name])
+        source.send(0, ("e", 31_000, ""), ("a", 50_000, ""))
+        source.send(1, ("a", 5_000, "late"), ("c", 50_000, ""))
+        wanted = {tuple(row) for row in pauses(self.batch(), Pauses(self.folder / "batch"), False).collect()}
+        wanted = {row for row in wanted if row[1] < 49_000}
+        query = timerheap.spark.start_real_time(rows, epoch=EPOCH)
+        wait(lambda: set(lines(file)) >= wanted, query)
+        self.expect("columns", wanted)
+        self.expect("sides", {("more than ten letters",)})
+        self.expect("lates", {("a", 5000, "late")})
+        echoes = {(key, at, 0) for key, at, _ in source.sent} | {(key, -1, 1) for key, _, _ in source.sent}
+        self.expect("clock", echoes)
+        wait(lambda: set(lines(file.with_suffix(".sink"))) >= wanted, query)
+        query.stop()
+        found = lines(file.with_suffix(".sink"))
+        self.tell(rows=sorted(set(found)), times=len(found), **{"rows wanted": sorted(wanted)})
+        spark.stop()
+
+    def batch(self) -> DataFrame:
+        """The rows that were not late, as a batch."""
+        rows = [row for row in self.source.sent if row[2] != "late"]
+        return self.spark.createDataFrame(rows, SCHEMA)
+
+
+if __name__ == "__main__":
+    Child(Path(sys.argv[1])).run()

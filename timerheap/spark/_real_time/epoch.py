@@ -1,0 +1,206 @@
+"""The key groups of one partition in an epoch: loaded at its begin, run as rows come, saved at its end."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+from pyspark import TaskContext
+
+from timerheap.spark._exchange.codec import merged
+from timerheap.spark._exchange.packer import by_key_group, unpack
+from timerheap.spark._exchange.placement import Placement, label_of
+from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._query import Query
+from timerheap.spark._real_time.epoch_store import EpochStore
+from timerheap.spark._worker.driver_mail import Mail
+from timerheap.spark._worker.live_groups import LiveGroups, Owner
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.partition import KeyedWork, run_key_group
+from timerheap.timer import MAX_WATERMARK
+
+LOCATION = "spark.timerheap.realTime.location"
+"""Name of the setting, in a run of a query, with the URI of the folder that has its state."""
+
+RUN = "spark.timerheap.realTime.run"
+"""Name of the setting with the number of the run."""
+
+SOURCE = "the task of the source"
+"""The channel column of a query without one: as in Flink, each task of the source has its own watermark."""
+
+_NEVER = MAX_WATERMARK
+_LONGEST = 60.0  # seconds without a look at the clock
+_POLL = 0.05  # seconds between two looks at how many tasks the source has
+_TICK = 0.02  # seconds between two looks, while the watermark follows the clock
+
+
+def sources_of(folder: str, run: int) -> str:
+    """Return the path of the file in which a run has the number of the source's tasks, once they run."""
+    return f"{folder}/runs/{run}.sources"
+
+
+class _Announced:
+    """Holds back event times in the first epoch until each task of the source has been heard of.
+
+    Else the first ones would advance the watermark, and the rows of the others would be late.
+    """
+
+    def __init__(self, files: fs.FileSystem, path: str) -> None:
+        self._files, self._path = files, path
+        self._tasks: int | None = None
+        self._held = merged([])
+
+    def released(self, observed: pa.Table) -> pa.Table | None:
+        """Return all event times so far, None while a task is missing."""
+        self._held = merged([self._held, observed])
+        if self._tasks is None:
+            with suppress(OSError), self._files.open_input_stream(self._path) as file:
+                self._tasks = int(file.read() or 0) or None
+        inputs = self._held.column("input").to_numpy()  # one row of input 0 for each task
+        complete = self._tasks is not None and np.count_nonzero(inputs == 0) >= self._tasks
+        return self._held if complete else None
+
+    def rest(self) -> pa.Table:
+        """Return what is held at the end of the epoch, when all tasks have ended."""
+        return self._held
+
+
+@dataclass(slots=True)
+class _Group:
+    """A key group, and when it has to run without rows: after a watermark, and after a time of the clock."""
+
+    group: KeyGroup
+    stored: Stored
+    due: int = _NEVER
+    due_by_clock: int = _NEVER
+    ran: bool = False
+
+    def look(self) -> None:
+        """Find out when the group has to run next."""
+        due, waiting = self.group.next_due(event_time=True), self.group.rows.next_time()
+        self.due = min(_NEVER if due is None else due, _NEVER if waiting is None else waiting)
+        due = self.group.next_due(event_time=False)
+        self.due_by_clock = _NEVER if due is None else due
+
+
+class Epoch:
+    """Runs the key groups of the partition of this task."""
+
+    def __init__(self, query: Query, operator: str, mail: Mail) -> None:
+        task: Any = TaskContext.get()
+        location = task.getLocalProperty(LOCATION)
+        if not location:
+            raise ValueError(
+                "a query with real_time must be started with timerheap.spark.start_real_time(), got one that "
+                "was started otherwise: its state would have no place"
+            )
+        files, folder = fs.FileSystem.from_uri(location)
+        partition, epoch = task.partitionId(), int(task.getLocalProperty("streaming.sql.batchId") or 0)
+        self._query, self._mail = query, mail
+        self._run = int(task.getLocalProperty(RUN))
+        self._placement = Placement.running(query.max_parallelism)
+        self._clocked = query.time_mode == "ProcessingTime"
+        self._store = EpochStore(files, f"{folder}/{partition:05}", partition, epoch, self._run)
+        owner = Owner(task.getLocalProperty("sql.streaming.queryId"), operator)
+        self._live = LiveGroups(query.layout, self._store, owner, self._placement.max_parallelism, mail)
+        self._live.begin(str(self._run), epoch)
+        work: KeyedWork = query.work
+        self._runner = work.runner(query, self._placement)
+        self._runner.open()
+        self._groups: dict[int, _Group] = {}
+        for number in self._placement.key_groups(partition):
+            self._store.select(label_of(number))
+            found = _Group(*self._live.load(label_of(number)))
+            found.look()
+            self._groups[number] = found
+        self._clock = self._stored_clock()
+        self._late_rows = self._count_late()
+        self._announced: _Announced | None = None
+        if epoch == 0 and query.channels == (SOURCE,):
+            self._announced = _Announced(files, sources_of(folder, self._run))
+
+    def _stored_clock(self) -> WatermarkState:
+        first = min(self._groups)
+        manifest: Manifest = self._groups[first].stored.manifest
+        self._store.select(label_of(first))
+        query, data = self._query, read_clock(manifest, self._store)
+        if not data:
+            return WatermarkState(query.watermarks, query.channels)
+        state = WatermarkState.from_bytes(data, query.watermarks, query.channels, manifest.clock_stale)
+        self._mail.warn(state.notices)
+        return state
+
+    def pause(self) -> float:
+        """Return the seconds until something has to be done without rows."""
+        if self._announced is not None:
+            return _POLL
+        if not self._clocked:
+            return _LONGEST
+        now, change = time.time(), self._clock.next_change()
+        due = min(one.due_by_clock for one in self._groups.values())
+        waits = [_LONGEST, (due + 1) / 1000 - now]
+        if change is not None:
+            waits.append(max((change + 1) / 1000 - now, _TICK))
+        return max(min(waits), 0.0)
+
+    def step(self, packed: list[tuple[int, bytes]]) -> pa.Table | None:
+        """Process what has come, and what is due; return the results, None without any."""
+        query = self._query
+        parts, observed = unpack(query, packed)
+        if self._announced is not None:
+            released = self._announced.released(observed)
+            observed = merged([]) if released is None else released
+            self._announced = self._announced if released is None else None
+        before = self._clock.watermark
+        wall = time.time_ns() // 1_000_000
+        now = wall if self._clocked else None
+        watermark = self._clock.observe(observed, now, str(self._run), wall)
+        by_group = by_key_group(parts)
+        output: ResultBuffer | None = None
+        for number, one in self._groups.items():
+            rows = by_group.get(number)
+            if rows is None and one.due > watermark and (now is None or one.due_by_clock >= now):
+                continue
+            output = output or ResultBuffer(*query.outputs)
+            one.group.watermark = max(one.group.watermark, before)  # it may not have run since
+            reached = max(one.group.watermark, watermark)
+            run_key_group(query, self._runner, one.group, rows, now, reached, output)
+            one.ran = True
+            one.look()
+        return None if output is None else output.table()
+
+    def end(self) -> None:
+        """Save the key groups, and end the task."""
+        if self._announced is not None:
+            self._clock.observe(self._announced.rest(), None, str(self._run), time.time_ns() // 1_000_000)
+        clock, first = self._clock.to_bytes(), min(self._groups)
+        for number, one in self._groups.items():
+            label = label_of(number)
+            if one.ran:  # else the function has asked for none of its states
+                self._mail.warn(one.group.notices())
+            one.group.forget_dead_keys()
+            one.group.watermark = max(one.group.watermark, self._clock.watermark)
+            self._store.select(label)
+            self._live.save(label, one.group, one.stored, clock, writes_clock=number == first)
+        self._store.commit()
+        self._runner.close()
+        for about, message in self._runner.rows_ahead.warnings.items():
+            self._mail.warn([message], about)
+        dropped = self._count_late() - self._late_rows
+        if dropped and self._query.late == "drop":
+            self._mail.tally(
+                "late rows",
+                "dropped {} rows so far that came behind the watermark; give it more delay, or have such "
+                'rows returned (late="emit")',
+                dropped,
+            )
+
+    def _count_late(self) -> int:
+        return sum(one.group.late_rows for one in self._groups.values())

@@ -1,0 +1,215 @@
+"""The state of one partition in real-time mode: a file for each epoch, under the query's checkpoint.
+
+Spark keeps no state in this mode. A task writes one file at the end of its epoch, `<epoch>-<run>`, with what
+the epoch has changed, and an index of all that there is: where each chunk is in this file or in older ones.
+The driver numbers its runs. An epoch starts from the file of the epoch before it, of the highest run that is
+not above its own:
+
+- A task may have saved an epoch that has failed elsewhere. The epoch is repeated in a later run, whose file
+  has a higher number and so replaces it.
+- A task of an older run that goes on somewhere writes a lower number, which is never taken again.
+
+A file is there whole or not at all: on a local disk it is renamed, and an object store shows it when it is
+closed. Its last bytes are the length of the index, which is sealed.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from pyarrow import fs
+
+from timerheap._native._core import seal, unseal
+from timerheap.spark._group.checkpoint import MANIFEST, Manifest
+
+INDEX = 34
+"""The kind of the index of an epoch's file."""
+
+_FORMAT = 1
+_HEAD = struct.Struct("<HqqiII")  # format, epoch, run, partition, files, chunks
+_NAME = struct.Struct("<qq")  # epoch, run
+_TAIL = struct.Struct("<q8s")
+_MAGIC = b"thepoch1"
+_COLUMNS = ("label", "kind", "id", "file", "offset", "length")
+_FILE = re.compile(r"(\d+)-(\d+)")
+_SMALL = 4 << 20
+_SPARSE = 4  # a file whose live bytes are less than this part of it is copied
+
+
+class Name(NamedTuple):
+    """What a file is of."""
+
+    epoch: int
+    run: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{self.run}"
+
+
+class Place(NamedTuple):
+    """Where a chunk is."""
+
+    file: Name
+    offset: int
+    length: int
+
+
+Key = tuple[int, int, int]  # label, kind, id
+
+
+class EpochStore:
+    """The `ChunkStore` of the selected key group of a partition, during one epoch.
+
+    files, folder: the file system, and the folder of the partition on it
+    partition, epoch, run: those of the task
+
+    Raises FileNotFoundError if there is no state of the epoch before, and ValueError if a file is damaged.
+    """
+
+    def __init__(self, files: fs.FileSystem, folder: str, partition: int, epoch: int, run: int) -> None:
+        self._files, self._folder = files, folder
+        self._partition, self._name = partition, Name(epoch, run)
+        self._places: dict[Key, Place] = {}
+        self._written: dict[Key, bytes] = {}
+        self._label = 0
+        self._sizes: dict[Name, int] = {}
+        self._held: tuple[Name, bytes] | None = None  # the file of the epoch before, if it is small
+        if epoch > 0:
+            self._begin_after(epoch - 1)
+
+    def _begin_after(self, epoch: int) -> None:
+        found = self._listed()
+        ours = [name for name in found if name.epoch == epoch and name.run <= self._name.run]
+        before = max(ours, default=None)
+        if before is None:
+            runs = sorted(name.run for name in found if name.epoch == epoch)
+            raise FileNotFoundError(
+                f"state of epoch {epoch} of partition {self._partition} must be in {self._folder}, got "
+                + (f"only that of later runs {runs}" if runs else "no file of it")
+                + "; put back a whole copy of the checkpoint, or start a new one"
+            )
+        if found[before] <= _SMALL:  # one request for all manifests, which every file has
+            self._held = before, self._bytes(before, 0, found[before])
+        self._places = self._index(before, found[before])
+        self._sizes = {name: found[name] for name in {place.file for place in self._places.values()}}
+        kept = {before, *self._sizes}
+        for name in found:
+            if name not in kept and name.epoch <= epoch and name.run <= self._name.run:
+                self._remove(name)
+
+    def _listed(self) -> dict[Name, int]:
+        """Return the files of the partition, and their sizes."""
+        infos = self._files.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
+        named = ((_FILE.fullmatch(info.base_name), info.size) for info in infos if info.is_file)
+        return {Name(int(name[1]), int(name[2])): size for name, size in named if name}
+
+    def _path(self, name: Name) -> str:
+        return f"{self._folder}/{name}"
+
+    def _remove(self, name: Name) -> None:
+        try:
+            self._files.delete_file(self._path(name))
+        except OSError:  # another attempt has removed it
+            return
+
+    def _bytes(self, name: Name, offset: int, length: int) -> bytes:
+        if self._held is not None and self._held[0] == name:
+            return self._held[1][offset : offset + length]
+        with self._files.open_input_file(self._path(name)) as file:
+            return bytes(file.read_at(length, offset))
+
+    def _index(self, name: Name, size: int) -> dict[Key, Place]:
+        """Return the index of a file; raise ValueError if the file is damaged or another one's."""
+        try:
+            length, magic = _TAIL.unpack(self._bytes(name, size - _TAIL.size, _TAIL.size))
+            if magic != _MAGIC or not 0 <= length <= size - _TAIL.size:
+                raise ValueError("it has no index")
+            data = unseal(INDEX, self._bytes(name, size - _TAIL.size - length, length))
+            format_, *whose, files, chunks = _HEAD.unpack_from(data)
+            if format_ != _FORMAT:
+                raise ValueError(f"it has format {format_}, and this version reads {_FORMAT}")
+            if whose != [*name, self._partition]:
+                raise ValueError(f"it is of epoch, run and partition {whose}")
+            at = _HEAD.size + files * _NAME.size
+            if len(data) != at + 8 * len(_COLUMNS) * chunks:
+                raise ValueError("its index is cut off")
+            names = [Name(*pair) for pair in _NAME.iter_unpack(data[_HEAD.size : at])]
+            label, kind, id_, file, offset, length_ = (
+                np.frombuffer(data, "<i8", offset=at).reshape(len(_COLUMNS), chunks).tolist()
+            )
+            places = (Place(names[one], *rest) for one, *rest in zip(file, offset, length_, strict=True))
+            return dict(zip(zip(label, kind, id_, strict=True), places, strict=True))
+        except (ValueError, IndexError, struct.error) as e:
+            raise ValueError(f"{self._path(name)} must be the state of an epoch, got other bytes: {e}") from e
+
+    def commit(self) -> None:
+        """Write the file of this epoch."""
+        live: Counter[Name] = Counter()
+        for place in self._places.values():
+            live[place.file] += place.length
+        for key, place in list(self._places.items()):
+            if live[place.file] * _SPARSE < self._sizes[place.file]:
+                self._written[key] = self._bytes(*place)
+        places, at = dict(self._places), 0
+        for key, data in self._written.items():
+            places[key] = Place(self._name, at, len(data))
+            at += len(data)
+        index = seal(INDEX, self._encoded(places))
+        path = self._path(self._name)
+        self._files.create_dir(self._folder, recursive=True)
+        draft = path if not isinstance(self._files, fs.LocalFileSystem) else f"{path}.draft"
+        with self._files.open_output_stream(draft) as out:
+            for data in self._written.values():
+                out.write(data)
+            out.write(index)
+            out.write(_TAIL.pack(len(index), _MAGIC))
+        if draft != path:
+            self._files.move(draft, path)
+
+    def _encoded(self, places: dict[Key, Place]) -> bytes:
+        files = sorted({place.file for place in places.values()})
+        numbers = {name: number for number, name in enumerate(files)}
+        rows = [(*key, numbers[place.file], place.offset, place.length) for key, place in places.items()]
+        head = _HEAD.pack(_FORMAT, *self._name, self._partition, len(files), len(rows))
+        table = np.array(rows, "<i8").reshape(len(rows), len(_COLUMNS)).T
+        return head + b"".join(_NAME.pack(*name) for name in files) + table.tobytes()
+
+    # The `ChunkStore` of the selected key group.
+
+    def select(self, label: int) -> None:
+        """Make the state of a key group the current one."""
+        self._label = label
+
+    def read(self, kind: int, id_: int) -> bytes | None:
+        key = self._label, kind, id_
+        if (data := self._written.get(key)) is not None:
+            return data
+        place = self._places.get(key)
+        return None if place is None else self._bytes(*place)
+
+    def write(self, kind: int, id_: int, data: bytes) -> None:
+        key = self._label, kind, id_
+        self._places.pop(key, None)
+        self._written[key] = data
+
+    def remove(self, kind: int, id_: int) -> None:
+        key = self._label, kind, id_
+        self._places.pop(key, None)
+        self._written.pop(key, None)
+
+    def read_manifest(self) -> Manifest | None:
+        data = self.read(MANIFEST, 0)
+        return None if data is None else Manifest.from_bytes(data)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        manifest.batch = self._name.epoch
+        self.write(MANIFEST, 0, manifest.to_bytes())
+
+    def labels(self) -> Iterable[int]:
+        """Return the labels of the key groups that have state."""
+        return {label for label, kind, _ in self._places if kind == MANIFEST}

@@ -1,0 +1,53 @@
+"""Builds the plan of a query in Spark's real-time mode, whose tasks live as long as an epoch.
+
+Spark hands a row to Python only when the next one has come, so a copy that Python drops follows each row.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+
+from timerheap.spark._columns import PACKED
+from timerheap.spark._compat import on_connect
+from timerheap.spark._exchange.packer import Packer
+from timerheap.spark._plan.arguments import map_batches
+from timerheap.spark._plan.build import hashed, planned
+from timerheap.spark._plan.outputs import results_of, with_side_column
+from timerheap.spark._plan.progress import mail
+from timerheap.spark._query import Query, TimeColumn
+from timerheap.spark._real_time.epoch import SOURCE
+from timerheap.spark._real_time.stages import PUSH, RealTimeOperator, RealTimePacker
+from timerheap.spark._settings import check_real_time, is_encrypted
+
+
+def build_real_time(query: Query, df: DataFrame) -> DataFrame:
+    """Return the result of a query on a stream, for `timerheap.spark.start_real_time`."""
+    if on_connect(df.sparkSession):
+        raise NotImplementedError("real_time must be False on Spark Connect, got True; use a classic session")
+    check_real_time(df.sparkSession)
+    placement = planned(df, query.max_parallelism)
+    query.work.rehearse(query, placement.max_parallelism, None, True)
+    by_source = query.channels == (None,)
+    channels = (SOURCE,) if by_source else query.channels
+    query = replace(query, channels=channels, encrypted=is_encrypted(df.sparkSession))
+    event_time = query.event_time
+    packer = Packer(
+        key=query.key[0],
+        event_time=event_time,
+        times=() if event_time is None else query.times or (TimeColumn("event_time", event_time, "df"),),
+        null_time=query.null_time,
+        max_parallelism=query.max_parallelism,
+    )
+    blobs = map_batches(_pushed(hashed(df, query.key)), RealTimePacker(packer, by_source), PACKED)
+    moved = _pushed(blobs.repartition(placement.partitions, "label"))
+    result_type = with_side_column(query)
+    operator = RealTimeOperator(query, result_type, mail(df.sparkSession), uuid.uuid4().hex)
+    result = moved.mapInArrow(operator, result_type)
+    return results_of(result) if query.side_fields else result
+
+
+def _pushed(df: DataFrame) -> DataFrame:
+    return df.selectExpr("*", f"explode(array(0, 1)) AS {PUSH}")

@@ -15,6 +15,8 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +261,8 @@ def on_disk(folders: Iterable[Path]) -> int:
 
 def measure(keys: int, scratch: Path) -> dict[str, Any]:
     """Build the state of so many keys, and return its sizes and what loading it takes."""
+    for module in ("state", __name__):
+        cloudpickle.register_pickle_by_value(sys.modules[module])
     streaming = "spark.sql.streaming"
     settings = {
         "spark.master": "local[2]",
@@ -416,11 +420,14 @@ def main() -> None:
     parser.add_argument("--keys", type=lambda n: int(float(n)), nargs="+", default=[5_000_000, 20_000_000])
     parser.add_argument("--json", type=Path, help="where the figures go")
     options = parser.parse_args()
-    cloudpickle.register_pickle_by_value(sys.modules["state"])
     result = []
     for keys in options.keys:
-        with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
-            result.append(measure(keys, Path(scratch)))
+        # A JVM keeps the folder of its first session, so each size has a process of its own.
+        with (
+            tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch,
+            ProcessPoolExecutor(1, get_context("spawn")) as process,
+        ):
+            result.append(process.submit(measure, keys, Path(scratch)).result())
         print(table(result[-1]), flush=True)
         write_json(options.json, result)
 

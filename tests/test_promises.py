@@ -106,8 +106,12 @@ QUERIES = {  # in Flink's documentation of SQL, by page
     "Over aggregation": [
         "OVER RANGE BETWEEN ... PRECEDING AND CURRENT ROW",
         "OVER ROWS BETWEEN ... PRECEDING AND CURRENT ROW",
-        "OVER, UNBOUNDED PRECEDING",
-        "OVER, different windows in one SELECT",
+        "OVER, RANGE or ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW (COUNT, SUM, AVG, MIN, MAX)",
+        "OVER, ROW_NUMBER, RANK, DENSE_RANK without a limit",
+        "LAG",
+        "LEAD",
+        "FIRST_VALUE and LAST_VALUE OVER rows",
+        "OVER, different PARTITION BY or ORDER BY in one SELECT",
         "OVER, processing time",
     ],
     "Window joins": [

@@ -39,6 +39,7 @@ MODULES = (
     "timerheap.spark._process.function_runners",
     "timerheap.spark._processors.processor_partition",
     "timerheap.spark._real_time.stages",
+    "timerheap.spark._sql.over_runner",
     "timerheap.spark._windows.window_runner",
 )
 """What workers import, of which each imports more: the modules of all classes of `Work` are among them."""

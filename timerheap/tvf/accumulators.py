@@ -175,17 +175,20 @@ class FieldAggregate(Aggregate):
 
     def window_results(self, accumulators: Accumulators, grid: Grid) -> np.ma.MaskedArray[Any, Any]:
         """Place the accumulators in the grid and combine those of each window."""
-        cells = []
-        for field, column in zip(self._fields, accumulators, strict=True):
-            laid_out = np.full(grid.lines * grid.width, field.identity, field.dtype)
-            laid_out[grid.cells] = column
-            cells.append(laid_out.reshape(grid.lines, grid.width))
-        combined = over_windows(tuple(cells), grid.span, self.scan, self.combine)
+        cells = self.identities(grid.lines * grid.width)
+        for cell, column in zip(cells, accumulators, strict=True):
+            cell[grid.cells] = column
+        cells = tuple(cell.reshape(grid.lines, grid.width) for cell in cells)
+        combined = over_windows(cells, grid.span, self.scan, self.combine)
         return self.result(tuple(column.reshape(-1)[grid.windows] for column in combined))
+
+    def identities(self, n: int) -> Cells:
+        """Return columns of n accumulators as they are before the first row."""
+        return tuple(np.full(n, field.identity, field.dtype) for field in self._fields)
 
     def empty(self) -> Accumulators:
         """Return columns of accumulators without rows."""
-        return tuple(np.empty(0, field.dtype) for field in self._fields)
+        return self.identities(0)
 
 
 def object_ufunc(function: Callable[[Any, Any], Any]) -> np.ufunc:

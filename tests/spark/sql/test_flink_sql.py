@@ -19,6 +19,7 @@ JOIN = (
     "L.window_start = R.window_start AND L.window_end = R.window_end"
 )
 LAST = "SELECT SUM(v) OVER (PARTITION BY k ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) AS s FROM t"
+LAG, OF = "SELECT LAG(", "OVER (PARTITION BY k ORDER BY ts) AS s FROM t"
 FIRST = (
     "SELECT * FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts) AS n FROM t) AS t WHERE n = 1"
 )
@@ -56,6 +57,10 @@ def test_a_query_is_parsed() -> None:
         LAST,
         LAST.replace("ROWS BETWEEN 2", "RANGE BETWEEN INTERVAL '1:30' HOUR TO SECOND").replace("1:", "1:00:"),
         LAST.replace("BETWEEN 2 PRECEDING AND CURRENT ROW", "2 PRECEDING"),
+        LAST.replace("BETWEEN 2 PRECEDING AND CURRENT ROW", "UNBOUNDED PRECEDING"),
+        FIRST.replace("= 1", "<= 2"),
+        FIRST.replace("WHERE n = 1", ""),
+        FIRST.replace("ROW_NUMBER", "RANK"),
         "SELECT COUNT(*) OVER w AS n FROM t WINDOW w AS (ORDER BY ts ROWS BETWEEN 1 PRECEDING AND CURRENT "
         "ROW)",
         TOP.replace("ORDER BY v", "ORDER BY v DESC NULLS LAST, k ASC NULLS FIRST"),
@@ -411,12 +416,13 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         (f"SELECT SUM(COUNT(v)) {FROM} {GROUP}", "aggregates cannot be nested"),
         (f"SELECT SUM(v) OVER () {FROM} {GROUP}", r"SUM\(v\) OVER \(\) of windows or groups is not supp"),
         (
-            LAST.replace("ROWS BETWEEN 2 PRECEDING AND CURRENT ROW", ""),
-            "of other rows than the last ones by number or time is not supported; write",
+            LAST.replace("SUM", "VAR_POP").replace("2 PRECEDING", "UNBOUNDED PRECEDING"),
+            r"VAR_POP\(v\) of all rows so far is not supported; use COUNT, SUM, AVG, MIN, MAX, or a frame",
         ),
+        (LAST.replace("ROWS BETWEEN 2", "GROUPS BETWEEN 2"), "of other rows than the last ones by number"),
         (
-            LAST.replace("2 PRECEDING", "UNBOUNDED PRECEDING"),
-            r"of other rows than the last ones .*\.process\(\) with a",
+            LAST.replace("ROWS BETWEEN 2", "RANGE BETWEEN INTERVAL '2' DAY").replace("ts ", "ts, v "),
+            "RANGE INTERVAL '2' DAY PRECEDING with several columns in ORDER BY is not supported; write ROWS",
         ),
         (LAST.replace("2 PRECEDING", "CURRENT ROW"), "of other rows than the last ones by number"),
         (
@@ -426,18 +432,18 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         (LAST.replace("ROWS", "RANGE"), "RANGE 2 is not supported; write an interval such as"),
         (LAST.replace("ROWS BETWEEN 2", "RANGE BETWEEN INTERVAL '-2' DAY"), "write an interval of 0 or more"),
         (LAST.replace("2", "1 + 1"), r"ROWS BETWEEN 1 \+ 1 PRECEDING .* of other rows than"),
-        (LAST.replace("ts ROWS", "ts DESC ROWS"), "without one ascending time in ORDER BY"),
-        (LAST.replace("SUM", "LAG"), r"LAG\(v\) is not supported; aggregates are COUNT"),
+        (LAST.replace("ts ROWS", "ts DESC ROWS"), "without an ascending time as the first of ORDER BY"),
+        (LAST.replace("SUM(v)", "ANY_VALUE(v)"), r"ANY_VALUE\(v\) is not supported; aggregates are COUNT"),
         (
             LAST.replace("SUM(v)", "MY(v)"),
-            r"MY\(v\) OVER .* \(OVER\) is not supported; aggregates are, and",
+            r"MY\(v\) OVER .* \(OVER\) is not supported; aggregates are, ranks, LAG, LEAD",
         ),
-        (LAST.replace(" FROM", ", COUNT(*) OVER (ORDER BY ts) FROM"), "beside a different OVER window"),
-        (TOP.replace(FROM, "FROM t"), "a Top-N of all rows, whose result changes"),
+        (
+            LAST.replace(" FROM", ", COUNT(*) OVER (ORDER BY ts) FROM"),
+            "beside a different PARTITION BY or ORDER BY",
+        ),
         (FIRST.replace("ts)", "ts DESC)"), "a Top-N or the last of all rows: its result changes"),
-        (FIRST.replace("= 1", "<= 2"), "a Top-N of all rows, whose result changes, is not supported"),
-        (FIRST.replace("WHERE n = 1", ""), "without exactly one limit of n"),
-        (FIRST.replace("ROW_NUMBER", "RANK"), r"RANK\(\) OVER .* \(a Top-N of all rows, not of windows"),
+        (TOP.replace("ORDER BY v", "ORDER BY v DESC").replace(FROM, "FROM t"), "its result changes"),
         (FIRST.replace("FROM t", FROM), "a Top-N of all rows, not of windows"),
         (
             "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS x PATTERN (A B) "
@@ -475,11 +481,24 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
             f"SELECT ROW_NUMBER() OVER w AS n {FROM} WINDOW u AS ({BY} ORDER BY v)",
             r"ROW_NUMBER\(\) OVER w is not supported; define it: WINDOW w AS",
         ),
-        (TOP.replace("ORDER BY v", "ORDER BY v ROWS 2 PRECEDING"), "a frame of a rank is not supported"),
         (
-            LAST.replace("SUM", "LAG"),
-            r"LAG\(v\) is not supported; aggregates are .* use timerheap.spark.process\(\) with a state",
+            TOP.replace("ORDER BY v", "ORDER BY v ROWS 2 PRECEDING"),
+            "a frame of a rank, LAG or LEAD is not supported",
         ),
+        (LAST.replace("SUM", "LAG"), "a frame of a rank, LAG or LEAD is not supported; leave it out"),
+        (f"{LAG}v, 0) {OF}", r"0 in LAG\(v, 0\) is not supported; write a whole number, 1 or more"),
+        (f"{LAG}v, -1) {OF}", r"-1 in LAG\(v, -1\) is not supported; write a whole number"),
+        (f"{LAG}v, n) {OF}", r"n in LAG\(v, n\) is not supported; write a whole number"),
+        (f"{LAG}SUM(v)) {OF}", r"LAG\(SUM\(v\)\) is not supported; functions OVER rows cannot be nested"),
+        (f"{LAG}v) {OF.replace('ORDER BY ts', '')}", "without an ascending time as the first of ORDER BY"),
+        (f"{LAG}v) {OF.replace('FROM t', FROM)}", r"LAG\(v\) OVER .* of windows or groups is not supported"),
+        (
+            f"SELECT NTILE(2) {OF}",
+            r"NTILE\(2\) is not supported; aggregates are COUNT, .*; for other functions use",
+        ),
+        (f"SELECT RANK() IGNORE NULLS {OF}", r"RANK\(\) IGNORE NULLS OVER .* is not supported; aggregates"),
+        (f"SELECT SUM(v) IGNORE NULLS {OF}", r"SUM\(v\) IGNORE NULLS OVER .* is not supported; aggregates"),
+        (f"{LAG}v) FILTER (WHERE v > 1) {OF}", r"LAG\(v\) FILTER.* is not supported; aggregates are COUNT"),
         ("SELECT * FROM t, LATERAL TABLE(f(t.x)) AS u (y)", "LATERAL in FROM is not supported"),
         ("SELECT * FROM t CROSS JOIN UNNEST(t.x) AS u (y)", "UNNEST in FROM is not supported"),
         (
@@ -586,17 +605,22 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
     "refused",
     "Top-N of all rows",
     "deduplication, last row (ORDER BY time DESC)",
-    note="the result changes as rows arrive: rank the rows of windows, or use `process`",
+    note="the result changes as rows arrive, unless the order is the time: rank the rows of windows, or use "
+    "`process`",
 )
 @pytest.mark.promises(
     "Flink SQL",
     "refused",
-    "OVER, UNBOUNDED PRECEDING",
-    "OVER, other functions than aggregates",
+    "OVER, NTILE, PERCENT_RANK, CUME_DIST and other functions of a whole partition",
+    "OVER, FOLLOWING",
+    "OVER, UNBOUNDED PRECEDING of other aggregates than COUNT, SUM, AVG, MIN, MAX",
     note="use `process` with a state",
 )
 @pytest.mark.promises(
-    "Flink SQL", "refused", "OVER, different windows in one SELECT", note="Flink refuses it, too"
+    "Flink SQL",
+    "refused",
+    "OVER, different PARTITION BY or ORDER BY in one SELECT",
+    note="Flink refuses it, too",
 )
 @pytest.mark.promises("Flink SQL", "refused", "GROUP BY without windows", note="use Spark's `groupBy`")
 @pytest.mark.promises("Flink SQL", "refused", "MATCH_RECOGNIZE", note="use `process`")

@@ -30,7 +30,7 @@ _INSTEAD = {
     "offset": ("OFFSET", "use offset() on the result of a batch"),
     "order": ("ORDER BY", "use orderBy() on the result of a batch; a stream returns windows as they end"),
     "pivots": ("PIVOT", "use pivot() on the result of a batch"),
-    "spec": ("a frame of a rank", "leave it out: a rank has none"),
+    "spec": ("a frame of a rank, LAG or LEAD", "leave it out: they have none"),
     "sample": ("TABLESAMPLE", "make a view with sample()"),
     "using": ("USING", "write L JOIN R ON L.k = R.k AND ..."),
     "version": ("FOR SYSTEM_TIME AS OF", "write it behind the second table of a JOIN: the versions"),

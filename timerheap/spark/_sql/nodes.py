@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from timerheap.spark._columns import SIDES, WINDOW_COLUMNS
+from timerheap.spark._sql.over_columns import Frame, RowCall
 from timerheap.spark._sql.ranking import Order
 
 LEFT, RIGHT = SIDES
@@ -90,6 +91,7 @@ class Ranked:
     keys: tuple[str, ...]  # of PARTITION BY, without those of the window
     order: tuple[Order, ...]
     limit: int = 0  # 0: not known yet
+    otherwise: Node | None = None  # the SELECT that numbers all rows instead, if there can be one
 
     @property
     def bounds(self) -> dict[str, str]:
@@ -121,18 +123,14 @@ class Joined:
 
 @dataclass(frozen=True)
 class Over:
-    """The rows of a table, each with aggregates of the rows of its key that precede it, and of itself.
-
-    Either `preceding` or `rows` says how many: the ms before the row, or the number of rows.
-    """
+    """The rows of a table, each with functions of the rows of its key up to it, or behind it."""
 
     table: tuple[str, ...]
     where: str | None
     keys: tuple[str, ...]
     time: str
-    preceding: int | None
-    rows: int | None
-    calls: dict[str, Call]  # by the names of the columns
+    order: tuple[Order, ...]  # of rows of one time
+    calls: dict[str, RowCall | tuple[Call, Frame]]  # by the names of the columns
     bounds: ClassVar[dict[str, str]] = {}
 
 

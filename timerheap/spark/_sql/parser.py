@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NoReturn
 
 from sqlglot import exp
 
@@ -15,7 +16,6 @@ from timerheap.spark._sql.clauses import (
     RANKS,
     Outside,
     at_most,
-    call_of,
     descriptor,
     grouping_sets,
     milliseconds,
@@ -41,16 +41,12 @@ from timerheap.spark._sql.nodes import (
     Table,
     Windowing,
 )
+from timerheap.spark._sql.over_clauses import over_call, partition_and_order
+from timerheap.spark._sql.over_columns import Frame, RowCall
 from timerheap.spark._sql.ranking import Order
 
 _READ = {"expressions", "from", "joins", "where", "group", "having", "with"}
-_OF_WINDOW = ("partition_by", "order", "spec")
 _ORDERS = (exp.GTE, exp.GT, exp.LTE, exp.LT)
-_PROCESS = "for other functions and all rows so far use timerheap.spark.process() with a state"
-_FRAMES = (
-    "write SUM(x) OVER (PARTITION BY k ORDER BY ts RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT "
-    "ROW), or ROWS BETWEEN 10 PRECEDING AND CURRENT ROW"
-)
 _OF_GROUP_WINDOWS: dict[str, exp.Expr] = {
     **{end: exp.column(bound) for end, bound in zip(("START", "END", "ROWTIME"), WINDOW, strict=True)},
     "PROCTIME": exp.CurrentTimestamp(),
@@ -86,6 +82,9 @@ def _query(select: exp.Expr, views: Mapping[str, Node]) -> Node:
     for one in subqueries:
         source = _subquery_join(source, name, one, views)
     if overs := [one for one in _own(select) if isinstance(one, exp.Window)]:
+        if isinstance(source, Table):
+            selected = _over(select, source, conditions, overs)
+            return _first_of_keys(select, source, conditions, overs, selected) or selected
         if any(type(one.this) in RANKS for one in overs):
             return _ranked(select, source, conditions, overs)
         return _over(select, source, conditions, overs)
@@ -105,6 +104,8 @@ def _define_windows(select: exp.Select) -> None:
             refuse(written(over), f"define it: WINDOW {over.alias} AS (PARTITION BY ... ORDER BY ...)")
         window = defined[over.alias].copy()
         window.set("this", over.this)
+        for clause in filter(over.args.get, ("order", "spec")):
+            window.set(clause, over.args[clause])
         over.replace(window)
     for node in [*select.expressions, *filter(None, [select.args.get("having")])]:
         if query := node.find(exp.Query):
@@ -431,7 +432,7 @@ def _expect_keys_of_rows(
 def _ranked(
     select: exp.Select, source: Node, conditions: list[exp.Expr], overs: list[exp.Window]
 ) -> Selected:
-    """Return the plan of a SELECT with ROW_NUMBER, RANK or DENSE_RANK; the next one has the limit."""
+    """Return the plan of a SELECT with a rank of rows of windows; the next one has the limit."""
     over, order = overs[0], overs[0].args.get("order")
     function, alias = RANKS.get(type(over.this)), over.parent
     alone = len(overs) == 1 and not (select.args.get("group") or select.args.get("having"))
@@ -442,25 +443,40 @@ def _ranked(
         )
     expect_only(over, {"this", "partition_by", "order", "over"})
     partition = [name_of(node, "PARTITION BY") for node in over.args.get("partition_by") or []]
-    whole = not set(WINDOW_COLUMNS[:2]) <= {source.bounds.get(name) for name in partition}
-    if whole and not (isinstance(source, Table) and function == "row_number"):
+    if not set(WINDOW_COLUMNS[:2]) <= {source.bounds.get(name) for name in partition}:
         refuse(f"{written(over)} (a Top-N of all rows, not of windows)", PATTERN)
     orders = tuple(
         Order(text_of(one.this), bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
         for one in order.expressions
     )
     keys = tuple(name for name in partition if name not in source.bounds)
-    if isinstance(source, Table):
-        by = order.expressions[0].this
-        if len(orders) != 1 or orders[0].descending or not isinstance(by, (exp.Column, exp.Anonymous)):
-            refuse(
-                f"{text_of(over)} (a Top-N or the last of all rows: its result changes)",
-                "the first row by time is: ORDER BY ts ASC and WHERE rownum = 1; or rank rows of windows",
-            )
-        source = Table(source.table, _conjunction(conditions), time_of(by, "ORDER BY"))
-    elif conditions:
+    if conditions:
         source = _projected(source, conditions, [exp.Star()])
-    rank = Ranked(source, function, alias.alias, keys, orders)
+    return _with_rank(select, Ranked(source, function, alias.alias, keys, orders), alias)
+
+
+def _first_of_keys(
+    select: exp.Select, table: Table, conditions: list[exp.Expr], overs: list[exp.Window], selected: Selected
+) -> Selected | None:
+    """Return the plan of a SELECT with ROW_NUMBER by time alone, of which the next one may take the first.
+
+    selected: the plan if it does not
+    """
+    over, alias, rows = overs[0], overs[0].parent, selected.source
+    assert isinstance(rows, Over)
+    if (
+        len(overs) > 1
+        or rows.order
+        or not (isinstance(over.this, exp.RowNumber) and isinstance(alias, exp.Alias))
+    ):
+        return None
+    source = Table(table.table, rows.where, rows.time)
+    by_time = (Order(rows.time, False, nulls_first=False),)
+    rank = Ranked(source, "row_number", alias.alias, rows.keys, by_time, otherwise=selected)
+    return _with_rank(select, rank, alias)
+
+
+def _with_rank(select: exp.Select, rank: Ranked, alias: exp.Expr) -> Selected:
     items = [exp.column(rank.name, quoted=True) if one is alias else one for one in select.expressions]
     if any(isinstance(one, exp.Star) for one in items):  # which then has the rank, as the last column
         items.remove(exp.column(rank.name, quoted=True))
@@ -468,64 +484,35 @@ def _ranked(
 
 
 def _over(select: exp.Select, source: Node, conditions: list[exp.Expr], overs: list[exp.Window]) -> Selected:
-    """Return the plan of a SELECT with aggregates OVER the preceding rows."""
-    frames = [[over.args.get(name) for name in _OF_WINDOW] for over in overs]
-    for over, frame in zip(overs, frames, strict=True):
-        if not isinstance(over.this, (exp.AggFunc, exp.Filter)):
-            refuse(f"{written(over)} (OVER)", f"aggregates are, and ranks in a Top-N; {_PROCESS}; {_FRAMES}")
-        if frame != frames[0]:
-            refuse(
-                f"{written(over)} beside a different OVER window",
-                "write the same window in each, as in Flink",
-            )
-    shown, (partition, order, spec) = written(overs[0]), frames[0]
+    """Return the plan of a SELECT with functions OVER the rows of a table."""
     if not isinstance(source, Table) or select.args.get("group") is not None:
-        refuse(f"{shown} of windows or groups", "compute it from a table or a view")
-    terms = [] if order is None else order.expressions
-    given = {} if spec is None else spec.args
-    start, of_rows = given.get("start"), str(given.get("kind")).upper() == "ROWS"
-    ends = [str(given.get(name)).upper() for name in ("start_side", "end")]
-    if (
-        ends not in (["PRECEDING", "NONE"], ["PRECEDING", "CURRENT ROW"])
-        or not isinstance(start, exp.Expr)
-        or (of_rows and not (isinstance(start, exp.Literal) and start.is_int))
-    ):
-        refuse(f"{shown} of other rows than the last ones by number or time", f"{_FRAMES}; {_PROCESS}")
-    if len(terms) != 1 or terms[0].args.get("desc"):
-        refuse(f"{shown} without one ascending time in ORDER BY", _FRAMES)
-    preceding = None if of_rows else milliseconds(start, "RANGE")
-    if preceding is not None and preceding < 0:
-        refuse(f"RANGE {written(start)} PRECEDING", "write an interval of 0 or more")
-    calls: dict[str, Call] = {}
+        refuse(f"{written(overs[0])} of windows or groups", "compute it from a table or a view")
+    keys, time, order = partition_and_order(overs)
+    calls: dict[str, RowCall | tuple[Call, Frame]] = {}
 
     def replaced(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Window):
             return node
         name = computed_name(0, text_of(node))
-        calls[name] = call_of(node.this, _PROCESS)
+        calls[name] = over_call(node)
         return exp.column(name, quoted=True)
 
     items = [item if item.is_star else named(item, item.transform(replaced)) for item in select.expressions]
-    over_rows = Over(
-        table=source.table,
-        where=_conjunction(conditions),
-        keys=tuple(name_of(node, "PARTITION BY") for node in partition or []),
-        time=time_of(terms[0].this, "ORDER BY"),
-        preceding=preceding,
-        rows=int(start.name) if of_rows else None,
-        calls=calls,
-    )
+    over_rows = Over(source.table, _conjunction(conditions), keys, time, order, calls)
     return _projected(over_rows, [], items)
 
 
 def _limited(node: Node) -> Node:
-    """Return a node; raise if it is a rank without a limit."""
-    if isinstance(node, Selected) and isinstance(node.source, Ranked) and not node.source.limit:
-        _refuse_rank(node.source)
-    return node
+    """Return a node, or if it is a rank without a limit, all rows; raise for a rank of rows of windows."""
+    rank = node.source if isinstance(node, Selected) else None
+    if not isinstance(rank, Ranked) or rank.limit:
+        return node
+    if rank.otherwise is None:
+        _refuse_rank(rank)
+    return rank.otherwise
 
 
-def _refuse_rank(rank: Ranked) -> None:
+def _refuse_rank(rank: Ranked) -> NoReturn:
     name, clause = rank.name, "WHERE"
     if name == RANK:
         name, clause = f"{rank.function.upper()}() OVER (...)", "QUALIFY"
@@ -537,10 +524,10 @@ def _first(source: Selected, rank: Ranked, conditions: list[exp.Expr]) -> tuple[
     if rank.limit:
         return source, conditions
     limits = [n for n in (at_most(one, rank.name) for one in conditions) if n is not None]
+    if isinstance(rank.otherwise, Selected) and limits != [1]:
+        return rank.otherwise, conditions
     if len(limits) != 1 or limits[0] < 1:
         _refuse_rank(rank)
-    if isinstance(rank.source, Table) and limits[0] > 1:
-        refuse("a Top-N of all rows, whose result changes,", f"the first row by time is: {rank.name} = 1")
     others = [one for one in conditions if at_most(one, rank.name) is None]
     return replace(source, source=replace(rank, limit=limits[0])), others
 

@@ -11,8 +11,17 @@ from types import MappingProxyType
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
+from timerheap._arguments import not_negative
 from timerheap.functions import BatchProcessFunction
 from timerheap.spark._asof.join_asof import join_asof
 from timerheap.spark._columns import (
@@ -67,8 +76,10 @@ from timerheap.spark._sql.nodes import (
     Table,
     Windowing,
 )
+from timerheap.spark._sql.over_columns import Frame, RowCall
+from timerheap.spark._sql.over_runner import OverWork
 from timerheap.spark._sql.ranking import FirstOfKey, FirstRows, LocalFirstRows, Order, Ranking
-from timerheap.spark._sql.row_functions import GROUPED, GroupedSides, OverRows, SessionRows
+from timerheap.spark._sql.row_functions import GROUPED, GroupedSides, SessionRows
 from timerheap.spark._sql.timed_tables import Tables, TimedTable, time_of_table, time_of_versions
 from timerheap.spark._sql.window_columns import (
     end_of,
@@ -107,6 +118,7 @@ def sql(
     late: str = "drop",
     max_parallelism: int | None = None,
     deleted: Mapping[str, str] | None = None,
+    lead_within: int | str | timedelta | None = None,
 ) -> DataFrame:
     """Run a query over windows written in Flink's SQL.
 
@@ -125,9 +137,9 @@ def sql(
     query : str
         One SELECT over TUMBLE, HOP, CUMULATE or SESSION, with positional or named arguments, and with
         GROUPING SETS, CUBE and ROLLUP; over nested queries of these also a window Top-N, a window join or
-        another aggregation; or aggregates OVER the preceding rows of a table; or an as-of join of two tables:
-        ``FOR SYSTEM_TIME AS OF``, or ``ASOF JOIN``. Tables are the tables and temporary views of `spark`,
-        streaming or batch.
+        another aggregation; or functions OVER the rows of a table: aggregates, LAG, LEAD, ROW_NUMBER and so
+        on; or an as-of join of two tables: ``FOR SYSTEM_TIME AS OF``, or ``ASOF JOIN``. Tables are the tables
+        and temporary views of `spark`, streaming or batch.
     watermark : WatermarkStrategy or delay such as "5 seconds", or dict of str to these
         Replaces Flink's ``WATERMARK FOR``, whose expression it may be: ``"ts - INTERVAL '5' SECOND"``, which
         is the delay of 5 seconds. A delay is that of Flink's SQL: the watermark is the largest time minus
@@ -143,12 +155,16 @@ def sql(
         Time zone whose wall clock cuts the windows, by default the session's.
     late : {"drop", "emit"}, default "drop"
         What becomes of late rows. With "emit" `timerheap.spark.late_rows` returns them, as rows of the table;
-        for queries that aggregate a table's windows, aggregate OVER its rows, or find the first row of a key.
+        for queries that aggregate a table's windows, have functions OVER its rows, or find the first row of a
+        key.
     channel, max_parallelism
         As for `tumble`; of an as-of join, `channel` is a column of the left table.
     deleted : dict of str to str, optional
         For the right table of an as-of join, by its name: a condition that is true in rows which only end the
         version before them, such as ``{"rates": "op = 'D'"}``. See `join_asof`.
+    lead_within : int, str or timedelta, optional
+        How far behind a row LEAD looks, in milliseconds or as "1 hour". What is further away is null, or the
+        default, on batches, too. Without it a row of a stream waits for the next one of its key.
 
     Returns
     -------
@@ -187,7 +203,10 @@ def sql(
         _expect_rows_of_table(node)
     if deleted is not None and not isinstance(deleted, Mapping):
         raise TypeError(f'deleted must be a dict such as {{"rates": "op = \'D\'"}}, got {deleted!r}')
-    tables = Tables(spark, watermark, processing_time, zone, channel, late, max_parallelism, deleted)
+    within = None if lead_within is None else not_negative("lead_within", lead_within)
+    if within is not None and not _has_lead(node):
+        raise ValueError("lead_within must be None for a query without LEAD; leave it out")
+    tables = Tables(spark, watermark, processing_time, zone, channel, late, max_parallelism, deleted, within)
     found = _Planner(tables).relation(node)
     if LATE_SIDE in found.df.columns:
         df = found.df.where(quoted(KEPT) | quoted(LATE_SIDE).isNotNull())
@@ -490,20 +509,50 @@ class _Planner:
                 "event-time column, or use timerheap.spark.process() with processing_time=True"
             )
         names, emits = _visible(source.df), source.late == "emit"
-        calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
-        plan = _window_plan(source, [], calls)
+        added: dict[str, str] = {}
+
+        def column(text: str, type_: DataType | None = None) -> str:
+            """Return the column that has an expression, perhaps cast."""
+            nonlocal df
+            if type_ is None and text.strip("`") in names:
+                return text.strip("`")
+            text = text if type_ is None else f"CAST({text} AS {type_.simpleString()})"
+            if text not in added:
+                added[text] = computed_name(1, text)
+                df = with_columns(df, {added[text]: kept_only(df, F.expr(text))})
+            return added[text]
+
+        calls, frames, results = {}, dict[Frame, list[int]](), dict[str, StructField]()
+        aggregates = [(name, *call) for name, call in node.calls.items() if isinstance(call, tuple)]
+        plan = _window_plan(source, [], [_aggregate(call).alias(name) for name, call, _ in aggregates])
         df = plan.with_inputs(df)
-        types = to_arrow_schema(StructType([df.schema[name] for name in plan.dtypes]))
-        result = [*(df.schema[name] for name in names), *(one.field for one in plan.computed)]
+        for at, (name, _, frame) in enumerate(aggregates):
+            frames.setdefault(frame, []).append(at)
+            results[name] = plan.computed[at].field
+        for name, call in node.calls.items():
+            if isinstance(call, tuple):
+                continue
+            type_: DataType = LongType()
+            if call.argument:
+                argument = column(call.argument)
+                type_, default = df.schema[argument].dataType, call.default
+                default = None if default is None else column(default, type_)
+                call = replace(call, argument=argument, default=default)
+            calls[name], results[name] = call, StructField(name, type_)
+        order = tuple(replace(one, by=column(one.by)) for one in node.order)
+        works = {}
+        for frame, some in frames.items():
+            part = replace(plan, computed=[plan.computed[at] for at in some])
+            works[frame] = part.work(), tuple(aggregates[at][0] for at in some)
         return self._processed(
-            OverRows(plan.work(), names, types, node.preceding, node.rows, emits),
+            OverWork(tuple(names), calls, works, order, self._tables.lead_within),
             df,
             node.keys,
-            [*names, *plan.dtypes],
-            result,
+            [*names, *(name for work, _ in works.values() for name in work.inputs), *added.values()],
+            [*(df.schema[name] for name in names), *(results[name] for name in node.calls)],
             (table,),
             time=source.event_time,
-            late="process",
+            late=source.late,
             emits=emits,
         )
 
@@ -563,7 +612,7 @@ class _Planner:
 
     def _processed(
         self,
-        work: BatchProcessFunction,
+        work: BatchProcessFunction | OverWork,
         df: DataFrame,
         keys: Sequence[str],
         names: list[str],
@@ -592,7 +641,7 @@ class _Planner:
         late_columns = _visible(sources[0].df) if emits else []
         strategies = tuple(source.strategy for source in sources)
         query = Query(
-            work=BatchWork(work),
+            work=work if isinstance(work, OverWork) else BatchWork(work),
             key=by if KEY in by[0] else key_columns(df, "PARTITION BY", by),  # of joins: no user's columns
             rows=StructType(rows + [StructField(name, LongType(), False) for name in ARRIVAL if local]),
             result=StructType(result),
@@ -680,6 +729,13 @@ def _expect_rows_of_table(node: Node) -> None:
             'late must be "drop" for a query that joins, ranks or aggregates results, has grouping sets, or '
             'selects rows of windows, got "emit"; make a view of the inner query with late="emit", query it'
         )
+
+
+def _has_lead(node: Node) -> bool:
+    while isinstance(node, Selected):
+        node = node.source
+    calls = node.calls.values() if isinstance(node, Over) else ()
+    return any(isinstance(call, RowCall) and call.function == "lead" for call in calls)
 
 
 def _where(found: _Relation, condition: str | None) -> _Relation:

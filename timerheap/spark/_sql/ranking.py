@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,32 +45,15 @@ class Ranking:
 
         groups (int64, shape (n,)): the number of each row's group
         """
-        columns: dict[str, Any] = {"group": groups}
-        compared: list[str] = []
-        keys = [("group", "ascending")]
-        for at, one in enumerate(self.order + self.arrival):
-            compared = list(columns) if at == len(self.order) else compared
-            values = rows.column(one.by)
-            direction = "descending" if one.descending else "ascending"
-            if values.null_count:
-                columns[f"null{at}"] = values.is_null()
-                keys.append((f"null{at}", "descending" if one.nulls_first else "ascending"))
-            if pa.types.is_floating(values.type):
-                columns[f"nan{at}"] = pc.is_nan(values)
-                keys.append((f"nan{at}", direction))
-            columns[f"value{at}"] = values
-            keys.append((f"value{at}", direction))
-        compared = compared or list(columns)
+        columns, keys = sort_columns(rows, self.order + self.arrival, {"group": groups})
+        compared, _ = sort_columns(rows, self.order, {"group": groups})
         table = pa.table(columns)
         order = pc.sort_indices(table, keys).to_numpy()
         numbers = np.arange(len(order))
         begins = changes(groups[order])
         within = numbers - np.maximum.accumulate(np.where(begins, numbers, 0)) + 1
         if self.function != "row_number":
-            differs = begins.copy()
-            for name in compared:
-                column = table.column(name).take(order)
-                differs[1:] |= ~_equal(column.slice(1), column.slice(0, len(order) - 1))
+            differs = differing(table.select(list(compared)).take(order))
             if self.function == "rank":
                 within = within[np.maximum.accumulate(np.where(differs, numbers, 0))]
             else:
@@ -78,6 +61,34 @@ class Ranking:
                 within = dense - dense[np.maximum.accumulate(np.where(begins, numbers, 0))] + 1
         kept = within <= self.limit
         return order[kept], within[kept]
+
+
+def sort_columns(
+    rows: pa.RecordBatch, orders: Sequence[Order], first: dict[str, Any]
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Return columns, the `first` among them, and keys to sort them by as Spark does; NaN is the largest."""
+    columns, keys = dict(first), [(name, "ascending") for name in first]
+    for at, one in enumerate(orders):
+        values = rows.column(one.by)
+        direction = "descending" if one.descending else "ascending"
+        if values.null_count:
+            columns[f"null{at}"] = values.is_null()
+            keys.append((f"null{at}", "descending" if one.nulls_first else "ascending"))
+        if pa.types.is_floating(values.type):
+            columns[f"nan{at}"] = pc.is_nan(values)
+            keys.append((f"nan{at}", direction))
+        columns[f"value{at}"] = values
+        keys.append((f"value{at}", direction))
+    return columns, keys
+
+
+def differing(rows: pa.Table) -> np.ndarray:
+    """Return where a row differs from the one before it: bool, shape (n,); the first does."""
+    differs = np.zeros(len(rows), bool)
+    differs[:1] = True
+    for column in rows.columns:
+        differs[1:] |= ~_equal(column.slice(1), column.slice(0, len(rows) - 1))
+    return differs
 
 
 def changes(numbers: np.ndarray) -> np.ndarray:

@@ -71,6 +71,7 @@ class Tables:
     late: str = "drop"
     max_parallelism: int | None = None
     deleted: Mapping[str, str] | None = None
+    lead_within: int | None = None
     _frames: dict[tuple[str, ...], DataFrame] = field(default_factory=dict)
 
     def cut(self, node: Windowing | Table | Over) -> TimedTable:

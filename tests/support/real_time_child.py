@@ -166,7 +166,7 @@ class Child:
 
     def writer(self, name: str, result: DataFrame, sink: str) -> Any:
         writer = result.writeStream.outputMode("update")
-        writer = writer.option("checkpointLocation", str(self.folder / "checkpoints" / name))
+        writer = writer.option("checkpointLocation", str(self.folder / "check points" / name))
         return writer.format(sink).queryName(name)
 
     def start(self, name: str, result: DataFrame) -> None:

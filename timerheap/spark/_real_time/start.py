@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from timerheap._arguments import integer, not_negative, positive
 from timerheap.spark._available_now import configured, settings_lock
-from timerheap.spark._compat import real_time_trigger, written
+from timerheap.spark._compat import hadoop_files, hadoop_path, real_time_trigger, written
 from timerheap.spark._real_time.epoch import LOCATION, RUN, sources_of
 from timerheap.spark._settings import IN_REAL_TIME
 
@@ -77,7 +77,7 @@ def start_real_time(
         raise ValueError(
             "writer must have the option checkpointLocation, got a writer without it; the state is kept there"
         )
-    location = f"{checkpoint.rstrip('/')}/timerheap"
+    location = place_of_state(df.sparkSession, checkpoint)
     files, folder = fs.FileSystem.from_uri(location)
     run = _next_run(files, folder)
     settings = IN_REAL_TIME | {LOCATION: location, RUN: str(run)}
@@ -89,6 +89,15 @@ def start_real_time(
         with files.open_output_stream(sources_of(folder, run)) as out:
             out.write(str(tasks).encode())
     return query
+
+
+def place_of_state(spark: SparkSession, checkpoint: str) -> str:
+    """Return the URI, as PyArrow understands it, of the folder in a checkpoint that has the state."""
+    path = hadoop_path(spark, checkpoint)
+    uri = str(hadoop_files(spark, path).makeQualified(path).toUri())
+    scheme, _, rest = uri.partition(":")
+    known = {"file": "file://", "s3a": "s3:"}.get(scheme, f"{scheme}:")
+    return f"{known}{rest}/timerheap"
 
 
 def run_real_time(

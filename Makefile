@@ -37,7 +37,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-windows bench-asof bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -159,6 +159,10 @@ bench-latency: $(venv)/bench/.installed ## Small and idle micro-batches, and fro
 bench-kafka: $(venv)/world-4.3/.installed ## From Kafka to Kafka beside Flink and Spark's own operator; needs a JDK
 	env -u SPARK_HOME PYTHONPATH=bench:examples:tests/support PYTHONSAFEPATH=1 $(venv)/world-4.3/bin/python \
 	  bench/kafka_latency.py --json out/kafka.json $(ARGS)
+
+bench-realtime: $(venv)/bench/.installed ## From a timer's due time to its result in real-time mode, beside micro-batches
+	mkdir -p out
+	$(measured) bench/real_time.py --json out/real_time.json $(ARGS)
 
 bench-processors: $(venv)/bench/.installed ## Stateful processors in timerheap beside Spark's own transformWithState
 	mkdir -p out

@@ -125,7 +125,7 @@ def lines(file: Path) -> list[tuple[Any, ...]]:
     return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def pauses(rows: DataFrame, function: Any, real_time: bool = True) -> DataFrame:
+def pauses(rows: DataFrame, function: Any, real_time: bool = True, initial_state: Any = None) -> DataFrame:
     return timerheap.spark.process(
         rows,
         key="key",
@@ -136,6 +136,7 @@ def pauses(rows: DataFrame, function: Any, real_time: bool = True) -> DataFrame:
         late="emit",
         side_outputs=[LONG],
         real_time=real_time,
+        initial_state=initial_state,
     )
 
 
@@ -245,7 +246,38 @@ class Child:
         query.stop()
         found = lines(file.with_suffix(".sink"))
         self.tell(rows=sorted(set(found)), times=len(found), **{"rows wanted": sorted(wanted)})
+        for name in self.queries:
+            self.queries[name].stop()
+        self.there_and_back()
         spark.stop()
+
+    def there_and_back(self) -> None:
+        """Tell the state of the first query, go on in micro-batches, and again in real-time mode."""
+        state = timerheap.spark.read_checkpoint(self.spark, str(self.folder / "check points/rows"))
+        counts = sorted((row.key, row.value) for row in state.state("count").collect())
+        timers = sorted((row.key, row.epoch_ms, row.name) for row in state.timers().collect())
+        inside = state.watermarks().agg(F.max("query_watermark").cast("double") * 1000).collect()[0][0]
+        self.tell(counts=counts, timers=timers, watermark=inside)
+
+        files, checkpoint = self.folder / "files", str(self.folder / "micro-batches")
+        files.mkdir()
+        (files / "1.json").write_text(
+            '{"key": "a", "at": 52000, "text": ""}\n{"key": "f", "at": 59000, "text": ""}'
+        )
+        rows = self.spark.readStream.schema(SCHEMA).json(str(files))
+        result = pauses(rows, Pauses(self.folder / "between"), real_time=False, initial_state=state)
+        writer = result.writeStream.option("checkpointLocation", checkpoint).format("noop")
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+        state = timerheap.spark.read_checkpoint(self.spark, checkpoint)
+        source = Source(self.spark)
+        result = pauses(source.rows(), Pauses(self.folder / "after"), initial_state=state)
+        self.start("back", result)
+        source.send(0, ("f", 59_500, ""), ("a", 70_000, ""))
+        source.send(1, ("g", 70_000, ""))
+        self.expect("back", {("f", 60_500, 2)})
+        self.tell(between=sorted(lines(self.folder / "between")))
+        self.queries["back"].stop()
 
     def batch(self) -> DataFrame:
         """The rows that were not late, as a batch."""

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import fs
 
 from timerheap.spark._group.checkpoint import MANIFEST
-from timerheap.spark._real_time.epoch_store import EpochStore
+from timerheap.spark._state.epoch_store import EpochStore
 
 FILES = fs.LocalFileSystem()
 Contents = dict[tuple[int, int, int], bytes]
@@ -55,6 +55,7 @@ def test_each_epoch_starts_from_the_one_that_succeeded(tmp_path: Path, seed: int
     for epoch in range(40):
         while True:
             store = opened(folder, epoch, run)
+            store.sweep()
             assert contents(store, keys) == model
             now = changed(random_, store, model, keys)
             assert contents(store, keys) == now
@@ -85,6 +86,20 @@ def test_state_that_is_missing_or_of_a_later_run_is_named(tmp_path: Path) -> Non
         opened(tmp_path, 1, 6)
     with pytest.raises(ValueError, match="it is of epoch, run and partition"):
         opened(tmp_path, 1, 7, partition=2)
+
+
+def test_the_first_epoch_begins_with_the_state_to_start_from(tmp_path: Path) -> None:
+    assert contents(opened(tmp_path, 0, 1), {(1, 16, 0)}) == {}
+    for run in (1, 2):  # the first attempt to start has failed later
+        store = opened(tmp_path, -1, run)
+        store.select(1)
+        store.write(16, 0, bytes([run]))
+        store.commit()
+    store = opened(tmp_path, 0, 2)
+    assert list(store.chunks()) == [((1, 16, 0), b"\2")]
+    store.commit()
+    opened(tmp_path, 1, 2).sweep()
+    assert {path.name for path in tmp_path.iterdir()} == {"0-2"}  # small ones are copied
 
 
 def test_damage_is_an_error(tmp_path: Path) -> None:

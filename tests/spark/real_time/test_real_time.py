@@ -54,6 +54,17 @@ def test_a_task_that_fails_leaves_the_state_of_the_epoch_before(seen: dict[str, 
     assert seen["rows"] == seen["rows wanted"]
 
 
+def test_a_checkpoint_is_read(seen: dict[str, Any]) -> None:
+    assert seen["counts"] == [["a", 5], ["b", 1], ["c", 5], ["d", 1], ["e", 1]]
+    assert seen["timers"] == []
+    assert seen["watermark"] == 48_999
+
+
+def test_a_query_goes_on_in_micro_batches_and_back(seen: dict[str, Any]) -> None:
+    assert seen["between"] == [["a", 51_000, 6], ["a", 53_000, 7], ["c", 51_000, 6]]
+    assert seen["back"] == [["f", 60_500, 2]]
+
+
 @pytest.mark.parametrize("part", ["columns", "sides", "lates", "clock"])
 def test_other_functions_and_outputs_give_their_results(seen: dict[str, Any], part: str) -> None:
     assert seen[part] == seen[f"{part} wanted"]
@@ -86,12 +97,31 @@ class Nothing(KeyedProcessFunction):
     [
         ({}, "writer must have the option checkpointLocation"),
         ({"path": "a", "table": "b"}, "table must be None if there is a path"),
+        ({"epoch": 0}, "epoch must be more than 0 ms"),
     ],
 )
-def test_a_wrong_argument_is_an_error(spark: Any, arguments: dict[str, str], message: str) -> None:
+def test_a_wrong_argument_of_a_start_is_an_error(spark: Any, arguments: dict[str, str], message: str) -> None:
     writer = spark.readStream.format("rate").load().writeStream.format("noop")
     with pytest.raises(ValueError, match=message):
         timerheap.spark.start_real_time(writer, **arguments)
+
+
+def test_a_query_without_real_time_is_an_error(spark: Any, tmp_path: Path) -> None:
+    writer = spark.readStream.format("rate").load().writeStream.option("checkpointLocation", str(tmp_path))
+    with pytest.raises(
+        ValueError, match=r"must write the result of one process\(..., real_time=True\), got one of 0"
+    ):
+        timerheap.spark.start_real_time(writer.format("noop"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"restarts": -1}, "restarts must be 0"), ({"backoff": -1}, "backoff must be 0")],
+)
+def test_a_wrong_argument_of_a_run_is_an_error(spark: Any, arguments: dict[str, int], message: str) -> None:
+    writer = spark.readStream.format("rate").load().writeStream.format("noop")
+    with pytest.raises(ValueError, match=message):
+        timerheap.spark.run_real_time(writer, **arguments)
 
 
 def test_something_else_than_a_writer_is_an_error(spark: Any) -> None:

@@ -189,13 +189,12 @@ def process(
         state_changes=state_changes,
         side_outputs=side_tags(side_outputs, checked),
     )
-    if not (real_time and rows.isStreaming):
-        return build(query, rows, start=start_of(initial_state, rows))
-    if initial_state is not None:
-        raise ValueError(
-            f"initial_state must be None with real_time, got {initial_state!r}; such a query begins anew"
-        )
-    return build_real_time(query, rows)
+    begin = start_of(initial_state, rows)
+    return (
+        build_real_time(query, rows, begin)
+        if real_time and rows.isStreaming
+        else build(query, rows, start=begin)
+    )
 
 
 def planned(

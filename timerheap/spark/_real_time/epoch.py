@@ -19,7 +19,7 @@ from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
-from timerheap.spark._real_time.epoch_store import EpochStore
+from timerheap.spark._state.epoch_store import EpochStore, folder_of
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
 from timerheap.spark._worker.output import ResultBuffer
@@ -107,7 +107,8 @@ class Epoch:
         self._run = int(task.getLocalProperty(RUN))
         self._placement = Placement.running(query.max_parallelism)
         self._clocked = query.time_mode == "ProcessingTime"
-        self._store = EpochStore(files, f"{folder}/{partition:05}", partition, epoch, self._run)
+        self._store = EpochStore(files, folder_of(folder, partition), partition, epoch, self._run)
+        self._store.sweep()
         owner = Owner(task.getLocalProperty("sql.streaming.queryId"), operator)
         self._live = LiveGroups(query.layout, self._store, owner, self._placement.max_parallelism, mail)
         self._live.begin(str(self._run), epoch)

@@ -14,22 +14,24 @@ from timerheap.spark._columns import PACKED
 from timerheap.spark._compat import on_connect
 from timerheap.spark._exchange.packer import Packer
 from timerheap.spark._plan.arguments import map_batches
-from timerheap.spark._plan.build import hashed, planned
+from timerheap.spark._plan.build import Start, hashed, planned
 from timerheap.spark._plan.outputs import results_of, with_side_column
 from timerheap.spark._plan.progress import mail
 from timerheap.spark._query import Query, TimeColumn
+from timerheap.spark._real_time.beginning import Beginning, beginnings
 from timerheap.spark._real_time.epoch import SOURCE
 from timerheap.spark._real_time.stages import PUSH, RealTimeOperator, RealTimePacker
 from timerheap.spark._settings import check_real_time, is_encrypted
 
 
-def build_real_time(query: Query, df: DataFrame) -> DataFrame:
+def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFrame:
     """Return the result of a query on a stream, for `timerheap.spark.start_real_time`."""
     if on_connect(df.sparkSession):
         raise NotImplementedError("real_time must be False on Spark Connect, got True; use a classic session")
     check_real_time(df.sparkSession)
     placement = planned(df, query.max_parallelism)
-    query.work.rehearse(query, placement.max_parallelism, None, True)
+    group = None if start is None else start.group(query)
+    rehearsal = query.work.rehearse(query, placement.max_parallelism, group, True)
     by_source = query.channels == (None,)
     channels = (SOURCE,) if by_source else query.channels
     query = replace(query, channels=channels, encrypted=is_encrypted(df.sparkSession))
@@ -44,7 +46,10 @@ def build_real_time(query: Query, df: DataFrame) -> DataFrame:
     blobs = map_batches(_pushed(hashed(df, query.key)), RealTimePacker(packer, by_source), PACKED)
     moved = _pushed(blobs.repartition(placement.partitions, "label"))
     result_type = with_side_column(query)
-    operator = RealTimeOperator(query, result_type, mail(df.sparkSession), uuid.uuid4().hex)
+    letters = mail(df.sparkSession)
+    operator = RealTimeOperator(query, result_type, letters, uuid.uuid4().hex)
+    if start is not None:
+        beginnings[operator.name] = Beginning(query, start.partitions(query, letters, rehearsal, group))
     result = moved.mapInArrow(operator, result_type)
     return results_of(result) if query.side_fields else result
 

@@ -28,6 +28,9 @@ from timerheap.spark._worker.operator import reported
 PUSH = "push"
 """The column that tells a row from the copy behind it, which makes Spark send it."""
 
+OPERATOR = "real_time_"
+"""What the name of an operator in a plan begins with."""
+
 _LONG = 3600.0
 
 
@@ -108,7 +111,12 @@ class RealTimeOperator:
     query: Query
     result_type: StructType
     mail: Mail
-    name: str  # that tells the operator from others of its query
+    name: str  # that tells the operator from others
+
+    @property
+    def __name__(self) -> str:
+        """Return the name that Spark shows in the plan, by which the driver finds the operator again."""
+        return f"{OPERATOR}{self.name}"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run an epoch."""

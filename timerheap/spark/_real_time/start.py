@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from datetime import timedelta
 
 from pyarrow import fs
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from timerheap._arguments import integer, not_negative, positive
 from timerheap.spark._available_now import configured, settings_lock
-from timerheap.spark._compat import hadoop_files, hadoop_path, real_time_trigger, written
+from timerheap.spark._compat import analyzed_plan, real_time_trigger, written
+from timerheap.spark._real_time.beginning import beginnings
 from timerheap.spark._real_time.epoch import LOCATION, RUN, sources_of
+from timerheap.spark._real_time.stages import OPERATOR
 from timerheap.spark._settings import IN_REAL_TIME
+from timerheap.spark._state.epoch_store import last_epoch, place_of_state
 
 _log = logging.getLogger("timerheap")
 _LONGEST_WAIT = 60.0
@@ -77,9 +81,13 @@ def start_real_time(
         raise ValueError(
             "writer must have the option checkpointLocation, got a writer without it; the state is kept there"
         )
+    name = _operator_of(df)
     location = place_of_state(df.sparkSession, checkpoint)
     files, folder = fs.FileSystem.from_uri(location)
     run = _next_run(files, folder)
+    beginning = beginnings.get(name)
+    if beginning is not None and last_epoch(df.sparkSession, checkpoint) < 0:
+        beginning.write(location, run)
     settings = IN_REAL_TIME | {LOCATION: location, RUN: str(run)}
     with settings_lock, configured(df.sparkSession, settings):
         writer = real_time_trigger(writer, f"{length} milliseconds")
@@ -89,15 +97,6 @@ def start_real_time(
         with files.open_output_stream(sources_of(folder, run)) as out:
             out.write(str(tasks).encode())
     return query
-
-
-def place_of_state(spark: SparkSession, checkpoint: str) -> str:
-    """Return the URI, as PyArrow understands it, of the folder in a checkpoint that has the state."""
-    path = hadoop_path(spark, checkpoint)
-    uri = str(hadoop_files(spark, path).makeQualified(path).toUri())
-    scheme, _, rest = uri.partition(":")
-    known = {"file": "file://", "s3a": "s3:"}.get(scheme, f"{scheme}:")
-    return f"{known}{rest}/timerheap"
 
 
 def run_real_time(
@@ -158,6 +157,16 @@ def _next_run(files: fs.FileSystem, folder: str) -> int:
     with files.open_output_stream(f"{runs}/{run}"):
         pass
     return run
+
+
+def _operator_of(df: DataFrame) -> str:
+    """Return the name of the operator in real-time mode that a query has."""
+    names = set(re.findall(rf"MapInArrow {OPERATOR}([0-9a-f]{{32}})\(", analyzed_plan(df)))
+    if len(names) != 1:
+        raise ValueError(
+            f"writer must write the result of one process(..., real_time=True), got one of {len(names)}"
+        )
+    return str(names.pop())
 
 
 def _tasks_of_source(spark: SparkSession, query: StreamingQuery) -> int | None:

@@ -57,6 +57,7 @@ from timerheap.spark._group.key_group import restored_state
 from timerheap.spark._group.tables import shown_keys
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
 from timerheap.spark._state import state_tables as tables
+from timerheap.spark._state.epoch_store import last_epoch, partitions_of, stored_chunks
 from timerheap.spark._state.state_tables import TIMESTAMP, readable
 from timerheap.spark._stored_windows import WINDOWS
 from timerheap.spark._worker.spark_store import LEDGER, Ledger, expect_whole, foreign
@@ -87,6 +88,9 @@ def path_of(checkpoint: object) -> str:
 
 def find_operators(spark: SparkSession, path: str) -> list[StoredOperator]:
     """Return the operators of timerheap in a checkpoint; raise ValueError if there are none."""
+    if partitions := partitions_of(spark, path):  # Spark keeps no state there
+        epoch = last_epoch(spark, path)
+        return _finished(path, [StoredOperator(0, partitions, epoch, epoch)])
     try:
         found = spark.read.format("state-metadata").load(path).collect()
     except (PySparkException, Py4JJavaError) as e:
@@ -101,6 +105,11 @@ def find_operators(spark: SparkSession, path: str) -> list[StoredOperator]:
     if not operators:
         names = ", ".join(sorted(f"{row.operatorId}: {row.operatorName}" for row in found))
         raise _not_ours(path, f"which has only other operators ({names})")
+    return _finished(path, operators)
+
+
+def _finished(path: str, operators: list[StoredOperator]) -> list[StoredOperator]:
+    """Return the operators of a checkpoint that has a finished micro-batch."""
     if max(operator.last_batch for operator in operators) < 0:
         raise ValueError(
             f"checkpoint must have a finished micro-batch, got {path!r}, which has none; read it later"
@@ -142,6 +151,8 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
             f"batch_id must be from {first} to {last}, the finished micro-batches whose state the checkpoint "
             f"has, got {batch}"
         )
+    if partitions_of(spark, path):
+        return stored_chunks(spark, path, partitions, batch)
     expect_readable(spark, path, operator.number, partitions)
     reader = spark.read.format("statestore").option("operatorId", operator.number)
     try:

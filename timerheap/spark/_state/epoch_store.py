@@ -9,6 +9,8 @@ not above its own:
   has a higher number and so replaces it.
 - A task of an older run that goes on somewhere writes a lower number, which is never taken again.
 
+Epoch -1 is the state that a query starts from.
+
 A file is there whole or not at all: on a local disk it is renamed, and an object store shows it when it is
 closed. Its last bytes are the length of the index, which is sealed.
 """
@@ -18,13 +20,17 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from pyarrow import fs
+from pyspark.sql import DataFrame, SparkSession
 
-from timerheap._native._core import seal, unseal
+from timerheap._native._core import seal, to_text, unseal
+from timerheap.spark._compat import hadoop_files, hadoop_path
 from timerheap.spark._group.checkpoint import MANIFEST, Manifest
 
 INDEX = 34
@@ -36,7 +42,7 @@ _NAME = struct.Struct("<qq")  # epoch, run
 _TAIL = struct.Struct("<q8s")
 _MAGIC = b"thepoch1"
 _COLUMNS = ("label", "kind", "id", "file", "offset", "length")
-_FILE = re.compile(r"(\d+)-(\d+)")
+_FILE = re.compile(r"(-1|\d+)-(\d+)")
 _SMALL = 4 << 20
 _SPARSE = 4  # a file whose live bytes are less than this part of it is copied
 
@@ -79,11 +85,13 @@ class EpochStore:
         self._label = 0
         self._sizes: dict[Name, int] = {}
         self._held: tuple[Name, bytes] | None = None  # the file of the epoch before, if it is small
-        if epoch > 0:
+        self._found = self._listed()
+        self._kept: set[Name] = set()
+        if epoch > 0 or (epoch == 0 and any(name.epoch < 0 for name in self._found)):
             self._begin_after(epoch - 1)
 
     def _begin_after(self, epoch: int) -> None:
-        found = self._listed()
+        found = self._found
         ours = [name for name in found if name.epoch == epoch and name.run <= self._name.run]
         before = max(ours, default=None)
         if before is None:
@@ -97,9 +105,12 @@ class EpochStore:
             self._held = before, self._bytes(before, 0, found[before])
         self._places = self._index(before, found[before])
         self._sizes = {name: found[name] for name in {place.file for place in self._places.values()}}
-        kept = {before, *self._sizes}
-        for name in found:
-            if name not in kept and name.epoch <= epoch and name.run <= self._name.run:
+        self._kept = {before, *self._sizes}
+
+    def sweep(self) -> None:
+        """Remove the files that no later epoch will read."""
+        for name in self._found:
+            if name not in self._kept and name.epoch < self._name.epoch and name.run <= self._name.run:
                 self._remove(name)
 
     def _listed(self) -> dict[Name, int]:
@@ -210,6 +221,65 @@ class EpochStore:
         manifest.batch = self._name.epoch
         self.write(MANIFEST, 0, manifest.to_bytes())
 
-    def labels(self) -> Iterable[int]:
-        """Return the labels of the key groups that have state."""
-        return {label for label, kind, _ in self._places if kind == MANIFEST}
+    def chunks(self) -> Iterator[tuple[Key, bytes]]:
+        """Yield all chunks that were there at the begin of the epoch."""
+        for key, place in self._places.items():
+            yield key, self._bytes(*place)
+
+
+FOLDER = "timerheap"
+"""Name of the folder in a checkpoint, which has one of each partition."""
+
+_CHUNKS = pa.schema([("label", pa.int32()), ("kind", pa.int32()), ("id", pa.int32()), ("text", pa.string())])
+_LATEST = 1 << 62  # above all runs
+_AT_ONCE = 256  # chunks in a batch
+
+
+def place_of_state(spark: SparkSession, checkpoint: str) -> str:
+    """Return the URI, as PyArrow understands it, of the folder in a checkpoint that has the state."""
+    path = hadoop_path(spark, checkpoint)
+    uri = str(hadoop_files(spark, path).makeQualified(path).toUri())
+    scheme, _, rest = uri.partition(":")
+    known = {"file": "file://", "s3a": "s3:"}.get(scheme, f"{scheme}:")
+    return f"{known}{rest.rstrip('/')}/{FOLDER}"
+
+
+def folder_of(folder: str, partition: int) -> str:
+    """Return the folder of a partition."""
+    return f"{folder}/{partition:05}"
+
+
+def partitions_of(spark: SparkSession, checkpoint: str) -> int:
+    """Return the number of partitions that have state in files of epochs, 0 in another checkpoint."""
+    path = hadoop_path(spark, hadoop_path(spark, checkpoint), FOLDER)
+    files = hadoop_files(spark, path)
+    if not files.exists(path):
+        return 0
+    return sum(status.getPath().getName().isdecimal() for status in files.listStatus(path))
+
+
+def last_epoch(spark: SparkSession, checkpoint: str) -> int:
+    """Return the last epoch that has succeeded, -1 before the first."""
+    path = hadoop_path(spark, hadoop_path(spark, checkpoint), "commits")
+    files = hadoop_files(spark, path)
+    names = [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def stored_chunks(spark: SparkSession, checkpoint: str, partitions: int, epoch: int) -> DataFrame:
+    """Return the chunks after an epoch, with the columns label, kind, id and text."""
+    location = place_of_state(spark, checkpoint)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files, folder = fs.FileSystem.from_uri(location)
+        for batch in batches:
+            for partition in batch.column("id").to_pylist():
+                store = EpochStore(files, folder_of(folder, partition), partition, epoch + 1, _LATEST)
+                chunks = store.chunks()
+                while rows := [(*key, to_text(data)) for key, data in islice(chunks, _AT_ONCE)]:
+                    columns = map(list, zip(*rows, strict=True))
+                    arrays = [pa.array(*pair) for pair in zip(columns, _CHUNKS.types, strict=True)]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=_CHUNKS)
+
+    numbers = spark.range(0, partitions, 1, partitions)
+    return numbers.mapInArrow(read, "label int, kind int, id int, text string")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from timerheap.spark._plan.arguments import EventTime, RightInput
     from timerheap.spark._plan.outputs import late_rows, side_output, with_side_outputs
     from timerheap.spark._plan.progress import Progress, progress, with_name
+    from timerheap.spark._process.drop_duplicates import drop_duplicates
     from timerheap.spark._process.process import process, process_broadcast, process_two
     from timerheap.spark._processors.transform_with_state import (
         transform_with_state,
@@ -53,6 +54,7 @@ __all__ = [
     "Windows",
     "async_map",
     "cumulate",
+    "drop_duplicates",
     "ensure_java",
     "hop",
     "join_asof",
@@ -91,6 +93,7 @@ _HOMES = {
     "spark._plan.arguments": "EventTime RightInput",
     "spark._plan.outputs": "late_rows side_output with_side_outputs",
     "spark._plan.progress": "Progress progress with_name",
+    "spark._process.drop_duplicates": "drop_duplicates",
     "spark._process.process": "process process_broadcast process_two",
     "spark._processors.transform_with_state": "transform_with_state transform_with_state_in_pandas",
     "spark._real_time.start": "run_real_time start_real_time",

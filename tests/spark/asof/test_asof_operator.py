@@ -32,7 +32,6 @@ from pyspark.sql import SparkSession
 
 from timerheap.spark import join_asof
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._asof import join_asof as planned
 from timerheap.spark._columns import INPUT
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
@@ -60,7 +59,7 @@ class Operator:
     def __init__(self, spark: SparkSession, options: Options) -> None:
         tables = [spark.createDataFrame(pa.Table.from_pylist([], schema)) for schema in (LEFT, RIGHT)]
         caught: list[Query] = []
-        with patch.object(planned, "build", lambda query, df: caught.append(query)):
+        with patch("timerheap.spark._asof.join_asof.build", lambda query, df: caught.append(query)):
             more: dict[str, Any] = {"watermark": DELAY, "late": "emit", "unmatched": "emit"}
             join_asof(*tables, ["case", "k"], "at", **more, **options.arguments())
         (self.query,) = caught

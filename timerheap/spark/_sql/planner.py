@@ -62,6 +62,7 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import build, kept_only, naive_millis
 from timerheap.spark._plan.outputs import outputs_of, results_of
+from timerheap.spark._process.key_runs import OneOfRun
 from timerheap.spark._query import Late, Query
 from timerheap.spark._sql.nodes import (
     Aggregated,
@@ -78,7 +79,7 @@ from timerheap.spark._sql.nodes import (
 )
 from timerheap.spark._sql.over_columns import Frame, RowCall
 from timerheap.spark._sql.over_runner import OverWork
-from timerheap.spark._sql.ranking import FirstOfKey, FirstRows, LocalFirstRows, Order, Ranking
+from timerheap.spark._sql.ranking import FirstRows, LocalFirstRows, Order, Ranking
 from timerheap.spark._sql.row_functions import GROUPED, GroupedSides, SessionRows
 from timerheap.spark._sql.timed_tables import Tables, TimedTable, time_of_table, time_of_versions
 from timerheap.spark._sql.window_columns import (
@@ -353,7 +354,7 @@ class _Planner:
         names, late = _visible(table.source.df), table.source.late
         result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
         ranked = self._processed(
-            FirstOfKey(names, RANK),
+            OneOfRun(to_arrow_schema(StructType(result[:-1])), number=RANK),
             df,
             node.keys,
             names,

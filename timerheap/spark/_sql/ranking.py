@@ -12,11 +12,9 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from timerheap._native._core import SliceGroups
-from timerheap.functions import BatchProcessFunction, BatchRuntimeContext
+from timerheap.functions import BatchProcessFunction
 from timerheap.spark._arrow import view_of
 from timerheap.spark._columns import ARRIVAL, ENDS, HASH, WINDOW
-from timerheap.state import ValueStateDescriptor
-from timerheap.types import Types
 
 
 @dataclass(frozen=True)
@@ -136,28 +134,6 @@ class FirstRows(BatchProcessFunction):
         chosen, numbers = self._ranking.first(batch, groups)
         rows = batch.select(self._columns).take(pa.array(chosen))
         yield rows.append_column(self._ranking.name, pa.array(numbers))
-
-
-class FirstOfKey(BatchProcessFunction):
-    """Emits the first row of each key by time, with the number 1."""
-
-    _takes_all = True
-
-    def __init__(self, columns: list[str], name: str) -> None:
-        self._columns, self._name = columns, name
-
-    def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
-        self._seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
-
-    def process_batch(
-        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
-    ) -> Iterator[pa.RecordBatch]:
-        """Emit the rows of keys that have had none."""
-        ids, first = np.unique(ctx.ids, return_index=True)
-        new = np.asarray(self._seen.values(ids).is_null())
-        self._seen.update_many(ids[new], np.ones(np.count_nonzero(new), bool))
-        rows = batch.select(self._columns).take(pa.array(np.sort(first[new])))
-        yield rows.append_column(self._name, pa.array(np.ones(len(rows), np.int64)))
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -105,6 +105,9 @@ fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of th
 	mkdir -p out/corpus out/corpus-keys
 	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py heap_inputs $(fuzzing) -runs=10000000 $(ARGS) out/corpus
 	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py key_inputs $(fuzzing) -runs=20000 $(ARGS) out/corpus-keys
+
+fuzz-patterns: $(venv)/test/.installed ## 20,000 random patterns of MATCH_RECOGNIZE against the definition of the standard
+	TIMERHEAP_MATCH_CASES=20000 $(call installed,test,tests/support) -m pytest -q tests/spark/patterns -k standard
 
 soak: $(venv)/soak/.installed ## A billion operations on the heaps, in memory that stays flat
 	NUMPY_MADVISE_HUGEPAGE=0 $(call installed,soak) tests/fuzz/soak.py $(ARGS)

@@ -49,7 +49,7 @@ LAYERS = {
         "_async_map _available_now _processors",
         "_real_time",
         "_process",
-        "_asof _windows",
+        "_asof _patterns _windows",
         "_sql",
         "__init__ daemon",
     ],

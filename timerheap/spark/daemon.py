@@ -36,6 +36,7 @@ MODULES = (
     "pyspark.worker",
     "timerheap.spark._worker.operator",
     "timerheap.spark._asof.asof_runner",
+    "timerheap.spark._patterns.match_rows",
     "timerheap.spark._process.function_runners",
     "timerheap.spark._processors.processor_partition",
     "timerheap.spark._real_time.stages",

@@ -1,0 +1,189 @@
+"""Conditions of DEFINE as data, computed for all rows in columns, or for one row and a partial match.
+
+A term is ("row", column, back): a column of the row, or of the one so many rows before it; ("nav",
+variables, "first" or "last", offset, column, back): of a row of the match; ("agg", variables, kind, column);
+or the name of one of `OPERATORS` with its arguments. Times are integers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timerheap.spark._patterns.matcher import Condition, Register, Registers, result
+
+Term = tuple[Any, ...]
+Column = tuple[str, int]
+"""The name of a column, and how many rows back it is read."""
+
+
+def leaves(term: Term) -> Iterator[Term]:
+    """Yield the parts of a term that are not operators."""
+    if term[0] in OPERATORS:
+        for one in term[1:]:
+            yield from leaves(one)
+    else:
+        yield term
+
+
+def of_rows(term: Term) -> bool:
+    """Return whether a term depends on the row and those before it alone."""
+    return all(leaf[0] == "row" for leaf in leaves(term))
+
+
+def register_of(leaf: Term, columns: Mapping[Column, int]) -> Register:
+    """Return what a partial match has to remember for a leaf."""
+    if leaf[0] == "nav":
+        return Register(leaf[1], leaf[2], None, leaf[3] + 1)
+    return Register(leaf[1], leaf[2], None if leaf[3] is None else columns[leaf[3], 0])
+
+
+def columns_of(term: Term) -> Iterator[Column]:
+    """Yield the columns that a term reads."""
+    for leaf in leaves(term):
+        if leaf[0] == "row":
+            yield leaf[1], leaf[2]
+        elif leaf[0] == "nav":
+            yield leaf[4], leaf[5]
+        elif leaf[3] is not None:
+            yield leaf[3], 0
+
+
+def condition(term: Term, columns: Mapping[Column, int], registers: Sequence[Register]) -> Condition:
+    """Return a term as a function of one row and a partial match."""
+    if term[0] == "row":
+        at = columns[term[1], term[2]]
+        return lambda values, row, known: values[at][row]
+    if term[0] == "nav":
+        at, number, offset = columns[term[4], term[5]], registers.index(register_of(term, columns)), term[3]
+
+        def navigated(values: Sequence[Any], row: int, known: Registers) -> Any:
+            rows = known[number]
+            return values[at][rows[offset]] if offset < len(rows) else None
+
+        return navigated
+    if term[0] == "agg":
+        number = registers.index(register_of(term, columns))
+        return lambda values, row, known: result(term[2], known[number])
+    function = OPERATORS[term[0]][0]
+    parts = [condition(one, columns, registers) for one in term[1:]]
+    if len(parts) == 1:
+        (one,) = parts
+        return lambda values, row, known: function(one(values, row, known))
+    if len(parts) == 2:
+        one, two = parts
+        return lambda values, row, known: function(one(values, row, known), two(values, row, known))
+    return lambda values, row, known: reduce(function, (part(values, row, known) for part in parts))
+
+
+def computed(term: Term, column: Callable[[Column], pa.Array]) -> pa.Array:
+    """Return a term `of_rows` for all rows."""
+    if term[0] == "row":
+        return column((term[1], term[2]))
+    function, parts = OPERATORS[term[0]][1], [computed(one, column) for one in term[1:]]
+    return function(*parts) if len(parts) == 1 else reduce(function, parts)
+
+
+def _strict(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def applied(x: Any, y: Any) -> Any:
+        if x is None or y is None:
+            return None
+        if type(x) is not type(y) and float in (type(x), type(y)):
+            x, y = float(x), float(y)  # a decimal and a double
+        return function(x, y)
+
+    return applied
+
+
+def _less(x: Any, y: Any) -> bool:
+    return bool(x < y or (y != y and x == x))  # NaN is the largest number
+
+
+def _equal(x: Any, y: Any) -> bool:
+    return bool(x == y or (x != x and y != y))
+
+
+def _divided(x: Any, y: Any) -> Any:
+    if not y:
+        raise ZeroDivisionError("query: a condition of DEFINE must not divide by zero; use NULLIF in a view")
+    return x / y
+
+
+def _and(x: bool | None, y: bool | None) -> bool | None:
+    return False if x is False or y is False else None if x is None or y is None else True
+
+
+def _not(x: bool | None) -> bool | None:
+    return None if x is None else not x
+
+
+def _or(x: bool | None, y: bool | None) -> bool | None:
+    return _not(_and(_not(x), _not(y)))
+
+
+def _doubles(x: pa.Array, y: pa.Array) -> tuple[pa.Array, pa.Array]:
+    if pa.types.is_integer(x.type) and pa.types.is_integer(y.type):
+        return x.cast(pa.float64()), y.cast(pa.float64())
+    return x, y
+
+
+def _column_divided(x: pa.Array, y: pa.Array) -> pa.Array:
+    x, y = _doubles(x, y)
+    if pc.any(pc.equal(y, pa.scalar(0).cast(y.type))).as_py():
+        _divided(1, 0)
+    return pc.divide(x, y)
+
+
+def _nan(x: pa.Array) -> pa.Array:
+    return pc.is_nan(x) if pa.types.is_floating(x.type) else pc.and_not(pc.is_valid(x), pc.is_valid(x))
+
+
+def _columns_less(x: pa.Array, y: pa.Array) -> pa.Array:
+    found = pc.less(x, y)
+    if pa.types.is_floating(y.type):
+        found = pc.or_kleene(found, pc.and_kleene(_nan(y), pc.invert(_nan(x))))
+    return found
+
+
+def _columns_equal(x: pa.Array, y: pa.Array) -> pa.Array:
+    found = pc.equal(x, y)
+    if pa.types.is_floating(x.type) and pa.types.is_floating(y.type):
+        found = pc.or_kleene(found, pc.and_kleene(_nan(x), _nan(y)))
+    return found
+
+
+OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., pa.Array]]] = {
+    "eq": (_strict(_equal), _columns_equal),
+    "ne": (_strict(lambda x, y: not _equal(x, y)), lambda x, y: pc.invert(_columns_equal(x, y))),
+    "lt": (_strict(_less), _columns_less),
+    "gt": (_strict(lambda x, y: _less(y, x)), lambda x, y: _columns_less(y, x)),
+    "le": (_strict(lambda x, y: not _less(y, x)), lambda x, y: pc.invert(_columns_less(y, x))),
+    "ge": (_strict(lambda x, y: not _less(x, y)), lambda x, y: pc.invert(_columns_less(x, y))),
+    "add": (_strict(operator.add), pc.add_checked),
+    "sub": (_strict(operator.sub), pc.subtract_checked),
+    "mul": (_strict(operator.mul), pc.multiply_checked),
+    "div": (_strict(_divided), _column_divided),
+    "and": (_and, pc.and_kleene),
+    "or": (_or, pc.or_kleene),
+    "not": (_not, pc.invert),
+    "neg": (lambda x: None if x is None else -x, pc.negate_checked),
+    "null": (lambda x: x is None, pc.is_null),
+    "coalesce": (lambda x, y: y if x is None else x, pc.coalesce),
+}
+"""For one row, and for all rows."""
+
+
+def plain(column: pa.Array) -> list[Any]:
+    """Return the values of a column, times and intervals as integers."""
+    type_ = column.type
+    if pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
+        column = column.cast(pa.int64())
+    elif pa.types.is_date32(type_):
+        column = column.cast(pa.int32())
+    values: list[Any] = column.to_pylist()
+    return values

@@ -445,11 +445,6 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
         (FIRST.replace("ts)", "ts DESC)"), "a Top-N or the last of all rows: its result changes"),
         (TOP.replace("ORDER BY v", "ORDER BY v DESC").replace(FROM, "FROM t"), "its result changes"),
         (FIRST.replace("FROM t", FROM), "a Top-N of all rows, not of windows"),
-        (
-            "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts MEASURES A.v AS x PATTERN (A B) "
-            "DEFINE A AS A.v > 1)",
-            "MATCH_RECOGNIZE is not supported; write the pattern as a function",
-        ),
         (f"SELECT * EXCEPT (k) {FROM}", r"\* EXCEPT is not supported; list the columns"),
         (f"SELECT k {FROM} SORT BY k", "SORT BY k is not supported; write it in Spark"),
         (f"SELECT COUNT(*) {FROM} GROUP BY ALL", "GROUP BY ALL is not supported; list the columns"),
@@ -623,7 +618,6 @@ def test_the_most_of_a_window_is_a_rank(change: str, to: str, is_rank: bool) -> 
     note="Flink refuses it, too",
 )
 @pytest.mark.promises("Flink SQL", "refused", "GROUP BY without windows", note="use Spark's `groupBy`")
-@pytest.mark.promises("Flink SQL", "refused", "MATCH_RECOGNIZE", note="use `process`")
 def test_an_unsupported_query_raises_and_names_the_feature(query: str, message: str) -> None:
     with pytest.raises(ValueError, match=rf"(?s)^query.*{message}"):
         parsed(query)

@@ -13,6 +13,9 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 _OURS = "__timerheap"  # begins the names of our columns
 _TEXT, _TABLE = "text", "table"  # what a node had in the query, in its metadata
 
+WITHIN = "WITHIN of MATCH_RECOGNIZE"
+_NAVIGATIONS = ("FIRST", "LAST", "COUNT", "SUM", "MIN", "MAX", "AVG")
+
 _INSTEAD = {
     "all": ("GROUP BY ALL", "list the columns"),
     "distinct": ("SELECT DISTINCT", "group by the same columns, window_start and window_end"),
@@ -96,6 +99,7 @@ class _Flink(Spark):
             **Spark.Tokenizer.KEYWORDS,
             "TIMESTAMP": TokenType.TIMESTAMPNTZ,
             "MATCH_CONDITION": TokenType.MATCH_CONDITION,  # of Spark's ASOF JOIN
+            "MATCH_RECOGNIZE": TokenType.MATCH_RECOGNIZE,
         }
         QUOTES = ["'"]  # noqa: RUF012
         STRING_ESCAPES = ["'"]  # noqa: RUF012
@@ -105,9 +109,7 @@ def parsed_select(query: str) -> exp.Select:
     """Parse the text of a query, one SELECT; raise ValueError for anything else."""
     dialect = _Flink()
     try:
-        tokens = list(_rewritten(dialect.tokenize(query)))
-        if any((one.token_type, one.text.upper()) == (TokenType.VAR, "MATCH_RECOGNIZE") for one in tokens):
-            refuse("MATCH_RECOGNIZE", "write the pattern as a function of timerheap.spark.process()")
+        tokens = list(_rewritten(_with_plain_clauses(dialect.tokenize(query))))
         trees = [tree for tree in dialect.parser().parse(tokens, query) if tree is not None]
     except ParseError as error:
         first = error.errors[0]
@@ -167,6 +169,53 @@ def _rewritten(tokens: list[Token]) -> Iterator[Token]:
         else:
             in_table = in_table and kind not in (TokenType.COMMA, TokenType.R_PAREN)
             yield token
+
+
+def _with_plain_clauses(tokens: list[Token]) -> list[Token]:
+    """Rewrite what sqlglot does not parse of MATCH_RECOGNIZE, each as what it parses.
+
+    WITHIN is a definition of the name `WITHIN`, ``SUBSET u = (a, b)`` is ``u AS SUBSET_OF(a, b)``, ``FINAL
+    LAST(x)`` is ``FINAL_LAST(x)``, and ``SKIP TO a`` is ``SKIP TO LAST a``.
+    """
+    found: list[Token] = []
+    depth, clause, defines = 0, "", False  # the clause of MATCH_RECOGNIZE, in whose parentheses we are
+    for at, token in enumerate(tokens):
+        text, after = token.text.upper(), tokens[at + 1].text.upper() if at + 1 < len(tokens) else ""
+        if token.token_type is TokenType.MATCH_RECOGNIZE:
+            depth, clause, defines = 0, "MATCH_RECOGNIZE", False
+        elif clause:
+            depth += (text == "(") - (text == ")")
+            if depth == 1 and text in ("PATTERN", "WITHIN", "SUBSET", "DEFINE", "SKIP"):
+                clause = text
+                if text in ("WITHIN", "SUBSET", "DEFINE"):
+                    found.append(
+                        _like(
+                            token, TokenType.COMMA if defines else TokenType.VAR, "," if defines else "DEFINE"
+                        )
+                    )
+                    defines = True
+                    if text == "WITHIN":
+                        found.append(_like(token, TokenType.IDENTIFIER, WITHIN))
+                        found.append(_like(token, TokenType.ALIAS, "AS"))
+                    continue
+            elif depth == 1 and clause == "SUBSET" and text == "=":
+                found.append(_like(token, TokenType.ALIAS, "AS"))
+                token = _like(token, TokenType.VAR, "SUBSET_OF")
+            elif clause == "PATTERN":
+                clause = "MATCH_RECOGNIZE" if depth == 1 and text == ")" else clause
+            elif text in ("FINAL", "RUNNING") and at + 2 < len(tokens) and tokens[at + 2].text == "(":
+                continue
+            elif text in _NAVIGATIONS and after == "(":
+                before = tokens[at - 1].text.upper()
+                before = f"{before}_" if before in ("FINAL", "RUNNING") else "MATCH_"
+                token = _like(token, TokenType.VAR, before + text)
+            elif clause == "SKIP" and text == "TO" and after not in ("NEXT", "FIRST", "LAST"):
+                found.append(token)
+                token = _like(token, TokenType.VAR, "LAST")
+            elif depth == 0:
+                clause = ""
+        found.append(token)
+    return found
 
 
 def _like(token: Token, kind: TokenType, text: str) -> Token:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from timerheap.spark._columns import SIDES, WINDOW_COLUMNS
+from timerheap.spark._patterns import Measure, Pattern
+from timerheap.spark._patterns.conditions import Term
 from timerheap.spark._sql.over_columns import Frame, RowCall
 from timerheap.spark._sql.ranking import Order
 
@@ -149,4 +151,32 @@ class AsOf:
     bounds: ClassVar[dict[str, str]] = {}
 
 
-Node: TypeAlias = Table | Windowing | Selected | Aggregated | Ranked | Joined | Over | AsOf
+@dataclass(frozen=True)
+class Matched:
+    """The matches of a pattern in the rows of a table: MATCH_RECOGNIZE.
+
+    ties: the columns that order rows of one time
+    defined, measures: see `timerheap.spark._patterns.match_rows`
+    columns: what is computed of each row, in Spark's SQL
+    items: what is computed of the measures
+    """
+
+    table: tuple[str, ...]
+    where: str | None
+    time: str
+    ties: tuple[str, ...]
+    keys: tuple[str, ...]
+    pattern: Pattern
+    defined: tuple[Term | None, ...]
+    within: int | None
+    skip: str
+    target: frozenset[int]
+    columns: dict[str, str]
+    measures: tuple[Measure, ...]
+    items: Items
+    all_rows: bool
+    shows_empty: bool
+    bounds: ClassVar[dict[str, str]] = {}
+
+
+Node: TypeAlias = Table | Windowing | Selected | Aggregated | Ranked | Joined | Over | AsOf | Matched

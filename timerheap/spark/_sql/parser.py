@@ -27,6 +27,7 @@ from timerheap.spark._sql.clauses import (
     window_arguments,
 )
 from timerheap.spark._sql.dialect import expect_only, parsed_select, refuse, rename, text_of, written
+from timerheap.spark._sql.match_recognize import matched
 from timerheap.spark._sql.nodes import (
     LEFT,
     RIGHT,
@@ -34,6 +35,7 @@ from timerheap.spark._sql.nodes import (
     AsOf,
     Call,
     Joined,
+    Matched,
     Node,
     Over,
     Ranked,
@@ -45,7 +47,7 @@ from timerheap.spark._sql.over_clauses import over_call, partition_and_order
 from timerheap.spark._sql.over_columns import Frame, RowCall
 from timerheap.spark._sql.ranking import Order
 
-_READ = {"expressions", "from", "joins", "where", "group", "having", "with"}
+_READ = {"expressions", "from", "joins", "where", "group", "having", "with", "match"}
 _ORDERS = (exp.GTE, exp.GT, exp.LTE, exp.LT)
 _OF_GROUP_WINDOWS: dict[str, exp.Expr] = {
     **{end: exp.column(bound) for end, bound in zip(("START", "END", "ROWTIME"), WINDOW, strict=True)},
@@ -139,6 +141,11 @@ def _from(select: exp.Select, views: Mapping[str, Node]) -> tuple[Node, str, lis
     if (from_ := select.args.get("from_")) is None:
         refuse("a SELECT without a window function", f"write {EXAMPLE}")
     source, name = _relation(from_.this, views)
+    if (match := select.args.get("match")) is not None:
+        if not isinstance(source, Table):
+            refuse("MATCH_RECOGNIZE of a nested query", "make a view of it, and match its rows")
+        select.set("match", None)
+        source, name = matched(source.table, match), match.alias
     conditions = _conjuncts(select.args.get("where"))
     joins = select.args.get("joins") or []
     if not joins:
@@ -616,7 +623,7 @@ def _shown(function: str, lengths: Mapping[str, int]) -> str:
 
 def _windows_of(node: Node) -> Windowing | None:
     """Return the window function of the rows, None if they have no windows."""
-    while not isinstance(node, (Windowing, Table, Over, AsOf)):
+    while not isinstance(node, (Windowing, Table, Over, AsOf, Matched)):
         node = node.left if isinstance(node, Joined) else node.source
     return node if isinstance(node, Windowing) else None
 

@@ -64,12 +64,14 @@ from timerheap.spark._plan.build import build, kept_only, naive_millis
 from timerheap.spark._plan.outputs import outputs_of, results_of
 from timerheap.spark._process.key_runs import OneOfRun
 from timerheap.spark._query import Late, Query
+from timerheap.spark._sql.match_columns import expect_bounded, matching, shown_columns
 from timerheap.spark._sql.nodes import (
     Aggregated,
     AsOf,
     Call,
     Items,
     Joined,
+    Matched,
     Node,
     Over,
     Ranked,
@@ -120,6 +122,7 @@ def sql(
     max_parallelism: int | None = None,
     deleted: Mapping[str, str] | None = None,
     lead_within: int | str | timedelta | None = None,
+    unbounded_matches: bool = False,
 ) -> DataFrame:
     """Run a query over windows written in Flink's SQL.
 
@@ -139,8 +142,9 @@ def sql(
         One SELECT over TUMBLE, HOP, CUMULATE or SESSION, with positional or named arguments, and with
         GROUPING SETS, CUBE and ROLLUP; over nested queries of these also a window Top-N, a window join or
         another aggregation; or functions OVER the rows of a table: aggregates, LAG, LEAD, ROW_NUMBER and so
-        on; or an as-of join of two tables: ``FOR SYSTEM_TIME AS OF``, or ``ASOF JOIN``. Tables are the tables
-        and temporary views of `spark`, streaming or batch.
+        on; or the matches of a pattern in its rows: MATCH_RECOGNIZE; or an as-of join of two tables: ``FOR
+        SYSTEM_TIME AS OF``, or ``ASOF JOIN``. Tables are the tables and temporary views of `spark`, streaming
+        or batch.
     watermark : WatermarkStrategy or delay such as "5 seconds", or dict of str to these
         Replaces Flink's ``WATERMARK FOR``, whose expression it may be: ``"ts - INTERVAL '5' SECOND"``, which
         is the delay of 5 seconds. A delay is that of Flink's SQL: the watermark is the largest time minus
@@ -156,8 +160,8 @@ def sql(
         Time zone whose wall clock cuts the windows, by default the session's.
     late : {"drop", "emit"}, default "drop"
         What becomes of late rows. With "emit" `timerheap.spark.late_rows` returns them, as rows of the table;
-        for queries that aggregate a table's windows, have functions OVER its rows, or find the first row of a
-        key.
+        for queries that aggregate a table's windows, have functions OVER its rows, match them, or find the
+        first row of a key.
     channel, max_parallelism
         As for `tumble`; of an as-of join, `channel` is a column of the left table.
     deleted : dict of str to str, optional
@@ -166,6 +170,9 @@ def sql(
     lead_within : int, str or timedelta, optional
         How far behind a row LEAD looks, in milliseconds or as "1 hour". What is further away is null, or the
         default, on batches, too. Without it a row of a stream waits for the next one of its key.
+    unbounded_matches : bool, default False
+        Whether a pattern of MATCH_RECOGNIZE on a stream may have ``*``, ``+`` or ``{n,}`` without WITHIN: a
+        partial match of it can keep any number of rows in the state.
 
     Returns
     -------
@@ -207,7 +214,8 @@ def sql(
     within = None if lead_within is None else not_negative("lead_within", lead_within)
     if within is not None and not _has_lead(node):
         raise ValueError("lead_within must be None for a query without LEAD; leave it out")
-    tables = Tables(spark, watermark, processing_time, zone, channel, late, max_parallelism, deleted, within)
+    options = (zone, channel, late, max_parallelism, deleted, within, unbounded_matches)
+    tables = Tables(spark, watermark, processing_time, *options)
     found = _Planner(tables).relation(node)
     if LATE_SIDE in found.df.columns:
         df = found.df.where(quoted(KEPT) | quoted(LATE_SIDE).isNotNull())
@@ -282,6 +290,8 @@ class _Planner:
                 return self._over(node)
             case AsOf():
                 return self._as_of(node)
+            case Matched():
+                return self._matched(node)
             case Table():
                 raise AssertionError("the parser refuses a table whose rows have no windows and no order")
 
@@ -611,6 +621,32 @@ class _Planner:
         df = df.select(*map(quoted, SIDES), *alone)
         return _Relation(df, (), ended=True)
 
+    def _matched(self, node: Matched) -> _Relation:
+        df, table = self._tables.rows(node)
+        source = table.source
+        expect_bounded(node, df, source.event_time, self._tables.unbounded_matches)
+        visible, emits = _visible(source.df), source.late == "emit"
+        names = shown_columns(node, visible)
+        df = df.withColumns({name: kept_only(df, F.expr(text)) for name, text in node.columns.items()})
+        work, result = matching(node, df, names)
+        found = self._processed(
+            work,
+            df,
+            node.keys,
+            [*names, *node.ties, *node.columns, *(visible if emits else [])],
+            result,
+            (table,),
+            time=source.event_time,
+            late=source.late,
+            emits=emits,
+            ties=node.ties,
+        )
+        first = list(dict.fromkeys([*node.keys, node.time, *node.ties])) if node.all_rows else names
+        before, after = (
+            [(f"`{name}`", name) for name in names if (name in first) == here] for here in (True, False)
+        )
+        return replace(found, df=_select(found.df, (*before, *node.items, *after), _hidden(found.df)))
+
     def _processed(
         self,
         work: BatchProcessFunction | OverWork,
@@ -626,6 +662,7 @@ class _Planner:
         order: RowOrder = "event_time",
         late: Late = "drop",
         emits: bool = False,
+        ties: tuple[str, ...] = (),
     ) -> _Relation:
         """Return what a function makes of rows, once the watermark has passed their `time`.
 
@@ -650,6 +687,7 @@ class _Planner:
             watermarks=strategies,
             channels=tuple(source.channel for source in sources),
             order="arrival" if time is None else order,
+            ties=ties,
             time_mode="None" if ended else time_mode(df, False, *strategies),
             max_parallelism=sources[0].max_parallelism,
             key_names=distinct(shown_name(name) for name in keys if not name.startswith(HIDDEN)),
@@ -725,7 +763,7 @@ def _expect_rows_of_table(node: Node) -> None:
         node = node.source
     of_windows = isinstance(node, Aggregated) and isinstance(node.source, Windowing) and not node.sets[1:]
     of_table = isinstance(node, Ranked) and isinstance(node.source, Table)
-    if not (of_windows or of_table or isinstance(node, Over)):
+    if not (of_windows or of_table or isinstance(node, (Over, Matched))):
         raise ValueError(
             'late must be "drop" for a query that joins, ranks or aggregates results, has grouping sets, or '
             'selects rows of windows, got "emit"; make a view of the inner query with late="emit", query it'

@@ -23,7 +23,7 @@ from timerheap.spark._plan.arguments import (
     strategy_of,
 )
 from timerheap.spark._plan.build import marked
-from timerheap.spark._sql.nodes import PROCTIME, Over, Table, Windowing
+from timerheap.spark._sql.nodes import PROCTIME, Matched, Over, Table, Windowing
 from timerheap.spark._sql.row_functions import FlinkDelay
 from timerheap.spark._windows.window_runner import WINDOW_BOUND
 from timerheap.spark._windows.windows import Source
@@ -72,9 +72,10 @@ class Tables:
     max_parallelism: int | None = None
     deleted: Mapping[str, str] | None = None
     lead_within: int | None = None
+    unbounded_matches: bool = False
     _frames: dict[tuple[str, ...], DataFrame] = field(default_factory=dict)
 
-    def cut(self, node: Windowing | Table | Over) -> TimedTable:
+    def cut(self, node: Windowing | Table | Over | Matched) -> TimedTable:
         """Return a table cut into windows: those of the node, or of 1 ms, which are only its order."""
         name, df = ".".join(node.table), self.frame(node.table)
         for bound in node.bounds:
@@ -104,7 +105,7 @@ class Tables:
             self._frames[table] = df
         return df
 
-    def rows(self, node: Table | Over) -> tuple[DataFrame, TimedTable]:
+    def rows(self, node: Table | Over | Matched) -> tuple[DataFrame, TimedTable]:
         """Return the rows of a table with their marks, and the table."""
         table = self.cut(node)
         rows, time = table.rows.drop(SEEN), table.source.event_time
@@ -117,7 +118,7 @@ class Tables:
 
 
 def _assigner(
-    node: Windowing | Table | Over, event_time: bool, zone: str
+    node: Windowing | Table | Over | Matched, event_time: bool, zone: str
 ) -> SliceAssigner | SessionUnsliceAssigner:
     if not isinstance(node, Windowing):
         return TumblingSliceAssigner(1, 0, zone, event_time=event_time)
@@ -145,7 +146,7 @@ def time_of_versions(df: DataFrame, table: tuple[str, ...], watermark: Any, othe
 
 
 def time_of_table(
-    df: DataFrame, node: Windowing | Table | Over, watermark: Any, processing_time: str | None
+    df: DataFrame, node: Windowing | Table | Over | Matched, watermark: Any, processing_time: str | None
 ) -> tuple[str | None, Any]:
     """Return the event-time column, None for processing time, and the watermark strategy."""
     table, time = ".".join(node.table), node.time

@@ -269,3 +269,9 @@ def test_lead_within_needs_a_lead(spark: SparkSession, table: list[Row]) -> None
         timerheap.spark.sql(
             spark, "SELECT * FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(at), INTERVAL '1' DAY))", lead_within=1
         )
+
+
+def test_order_by_a_struct_is_refused(spark: SparkSession, table: list[Row]) -> None:
+    query = "SELECT RANK() OVER (ORDER BY at, named_struct('x', v)) AS r FROM t"
+    with pytest.raises(ValueError, match=r"^query: ORDER BY .* must be of an atomic type, got struct<x"):
+        timerheap.spark.sql(spark, query)

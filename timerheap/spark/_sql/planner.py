@@ -55,8 +55,8 @@ from timerheap.spark._plan.arguments import (
     ColumnOrName,
     EventTime,
     RightInput,
+    is_atomic,
     key_columns,
-    named_column,
     quoted,
     time_mode,
 )
@@ -86,7 +86,9 @@ from timerheap.spark._sql.row_functions import GROUPED, GroupedSides, SessionRow
 from timerheap.spark._sql.timed_tables import Tables, TimedTable, time_of_table, time_of_versions
 from timerheap.spark._sql.window_columns import (
     end_of,
+    expanded,
     fields_of,
+    is_time,
     name_of_column,
     pairs_of,
     unique_names,
@@ -348,7 +350,7 @@ class _Planner:
                 there: (name, [at for at, names in enumerate(node.sets) if name in names])
                 for name, there in by.items()
             }
-            df = _expanded(df, F.array(*map(F.lit, range(len(node.sets)))), sets)
+            df = expanded(df, F.array(*map(F.lit, range(len(node.sets)))), sets)
         windows, bounds = (WINDOW, BATCH_WINDOW) if source.each_batch else ([], WINDOW)
         calls = [_aggregate(call).alias(name) for name, call in node.calls.items()]
         plan = _window_plan(replace(source, df=df), [*windows, *by.values(), *numbers], calls)
@@ -388,7 +390,7 @@ class _Planner:
         if not found.ended and node.function == "row_number":
             by, *others = node.order
             # As Flink's deduplication: of rows of one time, the last row by time is the last to arrive.
-            keeps_last = node.limit == 1 and not others and by.descending and _is_time(by.by, node.source)
+            keeps_last = node.limit == 1 and not others and by.descending and is_time(by.by, node.source)
             arrival = [Order(name, keeps_last, nulls_first=False) for name in ARRIVAL]
         ranking = Ranking(node.function, RANK, tuple(orders), tuple(arrival), node.limit)
         df = unique_names(found.timed.withColumns(added))
@@ -490,7 +492,7 @@ class _Planner:
             by |= {there[name]: (name, [number]) for name in side.keys}
             for name, call in side.calls.items():
                 calls.append(_aggregate(call, quoted(GROUPING_SET) == number).alias(there[name]))
-        df = _expanded(source.df, numbers.otherwise(neither), by)
+        df = expanded(source.df, numbers.otherwise(neither), by)
         source = _filtered(replace(source, df=df), quoted(GROUPING_SET).isNotNull())
         result = _window_plan(source, [*by, GROUPING_SET], calls).result()
         of_calls = [there[name] for side, there in zip(sides, names, strict=True) for name in side.calls]
@@ -525,7 +527,7 @@ class _Planner:
         def column(text: str, type_: DataType | None = None) -> str:
             """Return the column that has an expression, perhaps cast."""
             nonlocal df
-            if type_ is None and text.strip("`") in names:
+            if type_ is None and re.fullmatch(r"\w+|`[^`]*`", text) and text.strip("`") in names:
                 return text.strip("`")
             text = text if type_ is None else f"CAST({text} AS {type_.simpleString()})"
             if text not in added:
@@ -551,6 +553,12 @@ class _Planner:
                 call = replace(call, argument=argument, default=default)
             calls[name], results[name] = call, StructField(name, type_)
         order = tuple(replace(one, by=column(one.by)) for one in node.order)
+        for one, given in zip(order, node.order, strict=True):
+            if not is_atomic(type_ := df.schema[one.by].dataType):
+                raise ValueError(
+                    f"query: ORDER BY {given.by} must be of an atomic type, got {type_.simpleString()}; name "
+                    "a field of it"
+                )
         works = {}
         for frame, some in frames.items():
             part = replace(plan, computed=[plan.computed[at] for at in some])
@@ -822,28 +830,6 @@ def _select(
         kept = {str(at): name for at, name in enumerate(names) if name is not None}
         result = result.select(*map(quoted, kept)).toDF(*kept.values())
     return result
-
-
-def _is_time(column: str, node: Node) -> bool:
-    """Return whether a column of rows of windows is their time, or that of their windows."""
-    name = column.strip("`").lower()
-    while isinstance(node, Selected):
-        name = next((text for text, shown in node.columns if shown.lower() == name), name).strip("`").lower()
-        node = node.source
-    return isinstance(node, Windowing) and name in (node.time.lower(), WINDOW_COLUMNS[-1])
-
-
-def _expanded(df: DataFrame, numbers: Column, keys: Mapping[str, tuple[str, list[int]]]) -> DataFrame:
-    """Copy each row into the grouping sets of its `numbers`, an array, with the number of the set.
-
-    keys: for each new key column the column, and the sets that have it; in others the key is null
-    """
-    df = df.withColumn(GROUPING_SET, F.explode(numbers))
-    columns = {}
-    for there, (name, having) in keys.items():
-        named_column(df, "GROUP BY", name)
-        columns[there] = F.when(quoted(GROUPING_SET).isin(having), quoted(name))
-    return with_columns(df, columns)
 
 
 def _aggregate(call: Call, wanted: Column | None = None) -> Column:

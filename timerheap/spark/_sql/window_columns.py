@@ -1,19 +1,20 @@
-"""Columns of the rows of windows in SQL: their windows, names that occur twice, and the pairs of a join."""
+"""Columns of rows of windows in SQL: windows, grouping sets, names that occur twice, pairs of a join."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampNTZType
 
-from timerheap.spark._columns import SIDES, WINDOW
+from timerheap.spark._columns import GROUPING_SET, SIDES, WINDOW, WINDOW_COLUMNS
 from timerheap.spark._compat import with_columns
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.build import naive_millis
-from timerheap.spark._sql.nodes import Joined
+from timerheap.spark._sql.nodes import Joined, Node, Selected, Windowing
 from timerheap.spark._sql.row_functions import GROUPED
 from timerheap.tvf.slices import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner
 from timerheap.tvf.zone import TimeZone
@@ -134,3 +135,25 @@ def pairs_of(grouped: DataFrame, node: Joined) -> DataFrame:
     names = [name.lower() for _, name in fields_of_sides]
     once = {name: quoted(side)[name] for side, name in fields_of_sides if names.count(name.lower()) == 1}
     return with_columns(pairs, once)
+
+
+def is_time(column: str, node: Node) -> bool:
+    """Return whether a column of rows of windows is their time, or that of their windows."""
+    name = column.strip("`").lower()
+    while isinstance(node, Selected):
+        name = next((text for text, shown in node.columns if shown.lower() == name), name).strip("`").lower()
+        node = node.source
+    return isinstance(node, Windowing) and name in (node.time.lower(), WINDOW_COLUMNS[-1])
+
+
+def expanded(df: DataFrame, numbers: Column, keys: Mapping[str, tuple[str, list[int]]]) -> DataFrame:
+    """Copy each row into the grouping sets of its `numbers`, an array, with the number of the set.
+
+    keys: for each new key column the column, and the sets that have it; in others the key is null
+    """
+    df = df.withColumn(GROUPING_SET, F.explode(numbers))
+    columns = {}
+    for there, (name, having) in keys.items():
+        named_column(df, "GROUP BY", name)
+        columns[there] = F.when(quoted(GROUPING_SET).isin(having), quoted(name))
+    return with_columns(df, columns)

@@ -37,7 +37,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -139,6 +139,9 @@ bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own win
 
 bench-asof: $(venv)/bench/.installed ## As-of joins beside Spark's window, DuckDB, Polars and process_two
 	$(measured) bench/asof.py --json out/asof.json $(ARGS)
+
+bench-over: $(venv)/bench/.installed ## LAG, LEAD and running sums OVER rows beside Spark's own and DuckDB
+	$(measured) bench/over.py --json out/over.json $(ARGS)
 
 bench-skew: $(venv)/bench/.installed ## Key groups under skew: a key of 1M timers, lists of 1e5, 10,000 channels
 	$(measured) bench/skew.py --json out/skew.json $(ARGS)

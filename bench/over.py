@@ -1,0 +1,196 @@
+"""Compare functions OVER rows, as a batch and as a stream, in CPU time and in rows per second end to end.
+
+$ python bench/over.py [--events N] [--batches N] [--json FILE]
+
+The rows are prices of 5,000 symbols. As a batch: the same text in Spark, and in DuckDB on the same files as
+the limit. As a stream there is nothing to compare with: Spark refuses it. The part of the operator is what
+remains without Spark and without the exchange of rows, on one thread, beside DuckDB's on one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from asof import SETTINGS, SPAN, START, SYMBOLS, median, spent
+from figures import write_json
+from flights import spark_session
+from pyspark.sql import DataFrame, SparkSession
+from usage import cpu
+
+import timerheap.spark
+from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._exchange.codec import hashes_of
+from timerheap.spark._exchange.placement import Placement
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._query import Query
+from timerheap.spark._sql import planner
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.partition import run_key_group
+from timerheap.timer import MAX_WATERMARK
+
+SCHEMA = "symbol string, ts timestamp, price double"
+WINDOW = "FROM prices WINDOW w AS (PARTITION BY symbol ORDER BY ts)"
+FUNCTIONS = {
+    "lag": "LAG(price) OVER w AS before",
+    "lead": "LEAD(price) OVER w AS after",
+    "total": "SUM(price) OVER w AS total",
+    "all": "LAG(price) OVER w AS before, LEAD(price) OVER w AS after, ROW_NUMBER() OVER w AS place, "
+    "SUM(price) OVER w AS total, MAX(price) OVER w AS highest",
+}
+QUERIES = {name: f"SELECT symbol, ts, price, {functions} {WINDOW}" for name, functions in FUNCTIONS.items()}
+DELAY = "1 second"
+
+
+def write(folder: Path, events: int, batches: int) -> None:
+    """Write the prices of each micro-batch, a little out of order."""
+    draw, symbols = np.random.default_rng(7), np.array([f"S{number:04}" for number in range(SYMBOLS)], object)
+    folder.mkdir()
+    for number in range(batches):
+        times = (
+            np.sort(draw.integers(0, SPAN, events)) + START + number * SPAN + draw.integers(0, 500, events)
+        )
+        columns = {
+            "symbol": symbols[draw.integers(0, SYMBOLS, events)],
+            "ts": pa.array(times * 1000).cast(pa.timestamp("us", "UTC")),
+            "price": np.round(draw.random(events) * 100, 2),
+        }
+        file = folder / f"{number:03}.parquet"
+        pq.write_table(pa.table(columns), file)
+        os.utime(file, (number, number))
+
+
+def batch(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """Return what the variants take for all rows as one batch; those of Spark write to nowhere."""
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    spark.read.parquet(str(data)).createOrReplaceTempView("prices")
+    files = QUERIES["all"].replace("FROM prices", f"FROM '{data}/*.parquet'")
+
+    def of_spark(result: Callable[[], DataFrame]) -> Callable[[], object]:
+        return lambda: result().write.format("noop").mode("overwrite").save()
+
+    variants: dict[str, tuple[Callable[[], object], int | None]] = {
+        "timerheap": (of_spark(lambda: timerheap.spark.sql(spark, QUERIES["all"])), jvm),
+        "spark": (of_spark(lambda: spark.sql(QUERIES["all"])), jvm),
+        "duckdb": (lambda: duckdb.sql(files).to_arrow_table(), None),
+    }
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+    for _ in range(rounds + 1):
+        for name, (action, process) in variants.items():
+            taken[name].append(spent(action, process))
+    return {name: median(each[1:]) for name, each in taken.items()}
+
+
+def stream(spark: SparkSession, data: Path, work: Path) -> dict[str, dict[str, float]]:
+    """Return the median of the micro-batches, without the first."""
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    source = work / "prices"
+    source.mkdir(parents=True)
+    spark.readStream.schema(SCHEMA).parquet(str(source)).createOrReplaceTempView("prices")
+    result = timerheap.spark.sql(spark, QUERIES["all"], DELAY)
+    query = result.writeStream.option("checkpointLocation", str(work / "checkpoint")).start(
+        str(work / "sink"), format="parquet"
+    )
+    taken: list[dict[str, float]] = []
+    for file in sorted(data.iterdir()):
+        before, seen = cpu(jvm), len([one for one in query.recentProgress if one.numInputRows])
+        draft = work / "prices.parquet"
+        os.link(file, draft)
+        draft.rename(source / file.name)
+        query.processAllAvailable()
+        used = cpu(jvm).since(before)
+        progress = [one for one in query.recentProgress if one.numInputRows][seen:]
+        seconds = sum(one.durationMs["triggerExecution"] for one in progress) / 1000
+        taken.append({"seconds": seconds, "jvm": used.jvm, "python": used.python})
+    query.stop()
+    return {"timerheap": median(taken[1:])}
+
+
+def planned(spark: SparkSession, text: str) -> Query:
+    """Return the query that is built of a text."""
+    caught: list[Query] = []
+    build = planner.build
+
+    def noted(query: Query, df: DataFrame, **more: Any) -> DataFrame:
+        caught.append(query)
+        return build(query, df, **more)
+
+    with patch.object(planner, "build", noted):
+        timerheap.spark.sql(spark, text)
+    return caught[0]
+
+
+def operator(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """Return what the operator takes for rows that have been exchanged, and DuckDB for the same in memory."""
+    table = pq.read_table(data).combine_chunks()
+    spark.read.parquet(str(data)).createOrReplaceTempView("prices")
+    hashes = hashes_of(table.column("symbol").combine_chunks())
+    millis = table.column("ts").combine_chunks().view(pa.int64()).to_numpy() // 1000
+    connection = duckdb.connect()
+    connection.sql("SET threads = 1")
+    connection.register("given", table)
+    connection.sql("CREATE TABLE prices AS SELECT * FROM given")
+    variants: dict[str, Callable[[], object]] = {}
+    for name, text in QUERIES.items():
+        query = planned(spark, text)
+        columns = [
+            table.column("price" if one.name not in table.column_names else one.name) for one in query.schema
+        ]
+        rows = pa.table(columns, names=query.schema.names).cast(query.schema).combine_chunks().to_batches()[0]
+
+        def own(query: Query = query, rows: pa.RecordBatch = rows) -> None:
+            group, output = KeyGroup(query.layout), ResultBuffer(*query.outputs)
+            runner = query.work.runner(query, Placement.running(1))
+            keyed = KeyedRows(rows, hashes, millis)
+            run_key_group(query, runner, group, keyed, None, MAX_WATERMARK, output)
+            assert len(output) == len(table)
+
+        variants[f"{name}, own"] = own
+        variants[f"{name}, duckdb"] = lambda text=text: connection.sql(text).to_arrow_table()
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+    for _ in range(rounds + 1):
+        for name, action in variants.items():
+            taken[name].append(spent(action, None))
+    return {name: median(each[1:]) for name, each in taken.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--events", type=int, default=1_000_000, help="in a micro-batch")
+    parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3, help="of the batch")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    options = parser.parse_args()
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        write(root / "data", options.events, options.batches)
+        with spark_session(root / "spark.log", SETTINGS) as spark:
+            every = options.events * options.batches
+            print(f"{'':10}{'':16}{'rows/s':>12}{'JVM ns/row':>12}{'Python ns/row':>15}")
+            for kind, n, measured in (
+                ("operator", every, lambda: operator(spark, root / "data", options.rounds)),
+                ("batch", every, lambda: batch(spark, root / "data", options.rounds)),
+                ("stream", options.events, lambda: stream(spark, root / "data", root / "stream")),
+            ):
+                figures[kind] = measured()
+                for name, took in figures[kind].items():
+                    jvm, python = (took[side] * 1e9 / n for side in ("jvm", "python"))
+                    rate = f"{n / took['seconds']:12,.0f}"
+                    print(f"{kind:10}{name:16}{rate}{jvm:12,.0f}{python:15,.0f}", flush=True)
+    write_json(options.json, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -37,7 +37,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -142,6 +142,9 @@ bench-asof: $(venv)/bench/.installed ## As-of joins beside Spark's window, DuckD
 
 bench-over: $(venv)/bench/.installed ## LAG, LEAD and running sums OVER rows beside Spark's own and DuckDB
 	$(measured) bench/over.py --json out/over.json $(ARGS)
+
+bench-patterns: $(venv)/bench/.installed ## MATCH_RECOGNIZE: four patterns over 2 million rows of 10,000 keys
+	$(measured) bench/patterns.py --json out/patterns.json $(ARGS)
 
 bench-skew: $(venv)/bench/.installed ## Key groups under skew: a key of 1M timers, lists of 1e5, 10,000 channels
 	$(measured) bench/skew.py --json out/skew.json $(ARGS)

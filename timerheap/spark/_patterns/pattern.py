@@ -160,7 +160,7 @@ class _Parser:
             if len(terms) > 6:
                 invalid(self._text, f"must permute at most 6 terms, got {len(terms)}")
             return ("alt", *(("seq", *order) for order in permutations(terms)))
-        return ("var", name.strip('`"'))
+        return ("var", name[1:-1] if name[0] in '`"' else name)
 
 
 class _Compiler:

@@ -147,7 +147,11 @@ class Bench:
         time.sleep(5)
         if way != "the JVM alone":
             stream.fill(self.options.keys)
-            time.sleep(10)
+            until = time.time() + 300
+            while not self.spark.table(table).limit(1).count():  # behind them
+                if query.exception() or time.time() > until:
+                    raise TimeoutError(f"{name}: no result: {query.exception()}")
+                stream.run(20.0, 1.0)
         used, began = cpu(self.jvm), time.time()
         stream.run(rate, seconds)
         used, lasted = cpu(self.jvm).since(used), time.time() - began

@@ -107,8 +107,9 @@ def cluster(
     master: Place = LOOPBACK[0],
     workers: Sequence[Place] = LOOPBACK,
     silence: int = 600,
+    cores: int = 1,
 ) -> Iterator[Cluster]:
-    """Start a standalone master and workers with one core each, on free ports.
+    """Start a standalone master and workers, on free ports.
 
     Parameters
     ----------
@@ -118,6 +119,8 @@ def cluster(
     workers : sequence of Place
     silence : int, default 600
         Seconds after which the master takes a worker for lost. On a busy machine, a living one is only slow.
+    cores : int, default 1
+        Of each worker.
     """
     daemon = "org.apache.spark.deploy"
     ports = ("--port", 0, "--webui-port", 0)
@@ -138,7 +141,7 @@ def cluster(
         processes = []
         for number, place in enumerate(workers, 1):
             name = f"worker-{number}"
-            size = ("--cores", 1, "--memory", "1g", "--work-dir", directory / name)
+            size = ("--cores", cores, "--memory", "1g", "--work-dir", directory / name)
             worker = started(name, "worker.Worker", place, *size, url)
             processes.append(stack.enter_context(worker).pid)
         yield Cluster(url, processes)

@@ -18,8 +18,10 @@ import pytest
 from confluent_kafka import Producer
 from connectors import connectors
 from kafka_broker import Broker, messages
-from processes import below, kill, python_workers
+from kill_driver import settings_of
+from processes import below, command, kill, python_workers
 from real_time_kafka import wanted
+from standalone import Cluster, cluster
 
 pytestmark = pytest.mark.world("kafka")
 CHILD = Path(__file__).resolve().parents[1] / "support/real_time_kafka.py"
@@ -63,12 +65,17 @@ class Feed:
 class Query:
     """The process that runs the query, started again after its end."""
 
-    def __init__(self, work: Path, broker: Broker, rows: str, results: str) -> None:
-        jars = ",".join(map(str, connectors("kafka")))
+    def __init__(
+        self, work: Path, broker: Broker, rows: str, results: str, cluster: Cluster | None = None
+    ) -> None:
+        settings = {"spark.jars": ",".join(map(str, connectors("kafka")))}
+        if cluster is not None:
+            settings |= settings_of(cluster) | {"spark.cores.max": 4}
+        self.cluster = cluster
         spec = {"work": str(work), "broker": broker.address, "rows": rows, "results": results}
         work.mkdir()
         self.file, self.work = work / "spec.json", work
-        self.file.write_text(json.dumps({**spec, "epoch": "2 seconds", "settings": {"spark.jars": jars}}))
+        self.file.write_text(json.dumps({**spec, "epoch": "2 seconds", "settings": settings}))
         self.start()
 
     def start(self) -> None:
@@ -96,6 +103,17 @@ class Query:
             kill(process)
         self.process.wait()
 
+    def python_workers(self) -> list[int]:
+        """Return the processes of Python workers."""
+        return [worker for jvm in self.executors() or [self.jvm] for worker in python_workers(jvm)]
+
+    def executors(self) -> list[int]:
+        """Return the processes of the executors of a cluster."""
+        every = (
+            [process for worker in self.cluster.workers for process in below(worker)] if self.cluster else []
+        )
+        return [process for process in every if "CoarseGrainedExecutorBackend" in command(process)]
+
     def epochs(self) -> int:
         """Return how many epochs have been committed."""
         numbers = (file.name for file in (self.work / "checkpoint/commits").glob("[0-9]*"))
@@ -122,11 +140,12 @@ def results(broker: Broker, topic: str) -> list[tuple[str, int, int]]:
 
 
 def killed(
-    broker: Broker, work: Path, kinds: list[str], draw: random.Random
+    broker: Broker, work: Path, kinds: list[str], draw: random.Random, cluster: Cluster | None = None
 ) -> tuple[Feed, Counter[Any], Counter[str]]:
     """Run a query whose processes are killed; return its rows, its results, and what was killed when."""
     rows, out = broker.topic(PARTITIONS), broker.topic(1)
-    feed, query, done = Feed(broker, rows, draw), Query(work, broker, rows, out), Counter[str]()
+    query = Query(work, broker, rows, out, cluster)
+    feed, done = Feed(broker, rows, draw), Counter[str]()
     try:
         for kind in kinds:
             before = query.epochs()
@@ -138,14 +157,13 @@ def killed(
             else:
                 until = time.monotonic() + draw.random() * 3
                 wait(lambda until=until: feed.send(5) or time.monotonic() > until, query)
-            workers = python_workers(query.jvm)
-            if kind == "driver" or not workers:
+            if kind == "driver":
                 query.end()
-                done["drivers"] += 1
                 query.start()
             else:
-                kill(draw.choice(workers))
-                done["workers"] += 1
+                found = query.executors() if kind == "executor" else query.python_workers()
+                kill(draw.choice(found))
+            done[f"{kind}s"] += 1
         feed.end()
         expected = feed.wanted()
         wait(lambda: time.sleep(0.5) or expected <= set(results(broker, out)), query)
@@ -210,6 +228,19 @@ def test_the_program_of_the_page_finds_sensors_that_are_silent(broker: Broker, t
         (row["silent_at"][11:19], row["sensor"]) for row in (json.loads(m.value()) for m in found)
     )
     assert silent == [("12:01:10", "b"), ("12:01:40", "a"), ("12:04:00", "a")]
+
+
+@pytest.mark.soak
+def test_executors_that_are_killed_lose_nothing(
+    broker: Broker, tmp_path: Path, draw: random.Random, request: Any, tell: Callable[..., None]
+) -> None:
+    kills = request.config.getoption("kills") // 2
+    kinds = draw.choices(["executor", "worker", "driver"], [4, 2, 1], k=kills)
+    with cluster(tmp_path / "cluster", cores=2) as started:
+        feed, found, done = killed(broker, tmp_path / "query", kinds, draw, started)
+    job = "real-time mode on two executors: " + ", ".join(f"{n} {what}" for what, n in sorted(done.items()))
+    tell(job, kills=kills, rows=feed.rows, lost=0, doubled=found.total() - len(found))
+    assert set(found) == feed.wanted()
 
 
 @pytest.mark.soak

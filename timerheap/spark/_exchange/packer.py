@@ -82,7 +82,7 @@ class Packer:
             if not batch.num_rows:
                 continue
             if self.times and batch.column(self.event_time).null_count:
-                seen.append(counted("null_time_rows", self._untimed(batch)))
+                seen.append(counted("null_time_rows", self.untimed(batch)))
                 batch = batch.filter(batch.column(self.event_time).is_valid())
             seen.append(self._observe(batch))
             names = batch.schema.names
@@ -107,7 +107,7 @@ class Packer:
             everywhere = np.arange(placement.used)
             yield packed_copies(everywhere, OBSERVATION, merged(seen))
 
-    def _untimed(self, batch: pa.RecordBatch) -> int:
+    def untimed(self, batch: pa.RecordBatch) -> int:
         """Return the number of rows without an event time, of which there are some, unless it is an error."""
         none = batch.column(self.event_time).is_null()
         if self.null_time == "drop":

@@ -7,23 +7,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 from pyspark import TaskContext
 
-from timerheap.spark._exchange.codec import merged
 from timerheap.spark._exchange.packer import by_key_group, unpack
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
+from timerheap.spark._real_time.bursts import Seen, joint, opened
 from timerheap.spark._state.epoch_store import EpochStore, folder_of
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork, run_key_group
+from timerheap.spark._worker.partition import KeyedWork, admit, run_key_group
 from timerheap.timer import MAX_WATERMARK
 
 LOCATION = "spark.timerheap.realTime.location"
@@ -55,19 +54,18 @@ class _Announced:
     def __init__(self, files: fs.FileSystem, path: str) -> None:
         self._files, self._path = files, path
         self._tasks: int | None = None
-        self._held = merged([])
+        self._held: dict[str, Seen] = {}
 
-    def released(self, observed: pa.Table) -> pa.Table | None:
-        """Return all event times so far, None while a task is missing."""
-        self._held = merged([self._held, observed])
+    def released(self, seen: dict[str, Seen]) -> dict[str, Seen]:
+        """Return all that has been seen so far, nothing while a task is missing."""
+        for name, one in seen.items():
+            self._held[name] = joint(self._held.get(name), one)
         if self._tasks is None:
             with suppress(OSError), self._files.open_input_stream(self._path) as file:
                 self._tasks = int(file.read() or 0) or None
-        inputs = self._held.column("input").to_numpy()  # one row of input 0 for each task
-        complete = self._tasks is not None and np.count_nonzero(inputs == 0) >= self._tasks
-        return self._held if complete else None
+        return self._held if self._tasks is not None and len(self._held) >= self._tasks else {}
 
-    def rest(self) -> pa.Table:
+    def rest(self) -> dict[str, Seen]:
         """Return what is held at the end of the epoch, when all tasks have ended."""
         return self._held
 
@@ -124,7 +122,8 @@ class Epoch:
         self._clock = self._stored_clock()
         self._late_rows = self._count_late()
         self._announced: _Announced | None = None
-        if epoch == 0 and query.channels == (SOURCE,):
+        self._by_source = query.channels == (SOURCE,)
+        if epoch == 0 and self._by_source and query.event_time is not None:
             self._announced = _Announced(files, sources_of(folder, self._run))
 
     def _stored_clock(self) -> WatermarkState:
@@ -151,36 +150,49 @@ class Epoch:
             waits.append(max((change + 1) / 1000 - now, _TICK))
         return max(min(waits), 0.0)
 
-    def step(self, packed: list[tuple[int, bytes]]) -> pa.Table | None:
-        """Process what has come, and what is due; return the results, None without any."""
-        query = self._query
-        parts, observed = unpack(query, packed)
-        if self._announced is not None:
-            released = self._announced.released(observed)
-            observed = merged([]) if released is None else released
-            self._announced = self._announced if released is None else None
-        before = self._clock.watermark
+    def step(self, packed: list[tuple[int, bytes]]) -> pa.Table:
+        """Process what has come, and what is due; return the results."""
+        query, before = self._query, self._clock.watermark
         wall = time.time_ns() // 1_000_000
         now = wall if self._clocked else None
-        watermark = self._clock.observe(observed, now, str(self._run), wall)
+        if self._by_source:
+            frames, seen = opened(packed)
+            parts = unpack(query, frames)[0] if frames else []
+            watermark = self._observe(seen, now, wall)
+        else:
+            parts, observed = unpack(query, packed)
+            watermark = self._clock.observe(observed, now, str(self._run), wall)
         by_group = by_key_group(parts)
-        output: ResultBuffer | None = None
+        output = ResultBuffer(*query.outputs)
         for number, one in self._groups.items():
-            rows = by_group.get(number)
+            rows, group = by_group.get(number), one.group
+            if rows is not None:
+                group.watermark = max(group.watermark, before)  # it may not have run since
+                if query.order == "event_time":  # most rows wait for the watermark, and need no run
+                    one.due = min(one.due, int(rows.timestamps.min()))
+                    group.rows.append(admit(query, self._runner, group, rows, output))
+                    rows = None
             if rows is None and one.due > watermark and (now is None or one.due_by_clock >= now):
                 continue
-            output = output or ResultBuffer(*query.outputs)
-            one.group.watermark = max(one.group.watermark, before)  # it may not have run since
-            reached = max(one.group.watermark, watermark)
-            run_key_group(query, self._runner, one.group, rows, now, reached, output)
+            group.watermark = max(group.watermark, before)
+            reached = max(group.watermark, watermark)
+            run_key_group(query, self._runner, group, rows, now, reached, output)
             one.ran = True
             one.look()
-        return None if output is None else output.table()
+        return output.table()
+
+    def _observe(self, seen: dict[str, Seen], now: int | None, wall: int) -> int:
+        """Advance the watermark by what the tasks of the source have seen, and return it."""
+        if self._announced is not None:
+            seen = self._announced.released(seen)
+            self._announced = None if seen else self._announced
+        return self._clock.observe_channels(seen, now, str(self._run), wall)
 
     def end(self) -> None:
         """Save the key groups, and end the task."""
         if self._announced is not None:
-            self._clock.observe(self._announced.rest(), None, str(self._run), time.time_ns() // 1_000_000)
+            rest, self._announced = self._announced.rest(), None
+            self._observe(rest, None, time.time_ns() // 1_000_000)
         clock, first = self._clock.to_bytes(), min(self._groups)
         for number, one in self._groups.items():
             label = label_of(number)

@@ -43,7 +43,8 @@ def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFra
         null_time=query.null_time,
         max_parallelism=query.max_parallelism,
     )
-    blobs = map_batches(_pushed(hashed(df, query.key)), RealTimePacker(packer, by_source), PACKED)
+    first = RealTimePacker(packer, by_source, query.watermarks[0].max_ahead is None)
+    blobs = map_batches(_pushed(hashed(df, query.key)), first, PACKED)
     moved = _pushed(blobs.repartition(placement.partitions, "label"))
     result_type = with_side_column(query)
     letters = mail(df.sparkSession)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,21 +10,23 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from timerheap.spark._columns import CHANNEL
+from timerheap.spark._arrow import event_millis
+from timerheap.spark._columns import AHEAD
 from timerheap.spark._compat import to_arrow_schema
-from timerheap.spark._exchange.codec import OBSERVED
-from timerheap.spark._exchange.packer import OBSERVATION, Packer, packed_copies
+from timerheap.spark._exchange.codec import frames_of, key_hashes
+from timerheap.spark._exchange.packer import Packer
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._query import Query
+from timerheap.spark._real_time.bursts import burst
 from timerheap.spark._real_time.epoch import Epoch
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.operator import reported
+from timerheap.timer import MIN_WATERMARK
+from timerheap.watermarks.strategy import MAX_AHEAD
 
 PUSH = "push"
 """The column that tells a row from the copy behind it, which makes Spark send it."""
@@ -67,41 +70,57 @@ class Arrivals:
 
 
 def pushed(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the rows of batches without the copies that pushed them out of Spark."""
-    if not batches:
-        return []
-    table = pa.Table.from_batches(batches)
-    at = table.schema.get_field_index(PUSH)
-    rows = table.filter(pc.equal(table.column(at), 0)).remove_column(at)
-    return list(rows.combine_chunks().to_batches())
+    """Return the batches, of one row each, without the copies that pushed them out of Spark."""
+    return [batch for batch in batches if not batch.column(PUSH)[0].as_py()]
 
 
 @dataclass(frozen=True)
 class RealTimePacker:
-    """The first stage: sends rows by partition as soon as they come, and after them their event times.
+    """The first stage: sends rows by partition as soon as they come, and with them their event times.
 
     by_source: whether each task is a channel of its own; in the first epoch it announces itself, so that it
         holds the watermark back before its first row
+    guarded: whether times of more than a day ahead of the clock do not count
     """
 
     packer: Packer
     by_source: bool
+    guarded: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the rows of an epoch."""
         task: Any = TaskContext.get()
-        source = str(task.partitionId())
+        placement, sequence = Placement.running(self.packer.max_parallelism), task.partitionId() << 32
         arrivals = Arrivals(batches)
-        if self.by_source and task.getLocalProperty("streaming.sql.batchId") == "0":
-            announced = pa.table([[0], [source], [None], [1]], schema=OBSERVED)
-            everywhere = np.arange(Placement.running(self.packer.max_parallelism).used)
-            yield packed_copies(everywhere, OBSERVATION, announced)
+        timed = self.packer.event_time is not None
+        if self.by_source and timed and task.getLocalProperty("streaming.sql.batchId") == "0":
+            yield burst({}, range(placement.used), sequence, MIN_WATERMARK, 1)
         while (found := arrivals.take(_LONG)) is not None:
-            rows = pushed(found)
-            if self.by_source:
-                names = [pa.array([source] * len(batch), pa.string()) for batch in rows]
-                rows = [b.append_column(CHANNEL, name) for b, name in zip(rows, names, strict=True)]
-            yield from self.packer(iter(rows))
+            rows = [batch.drop_columns([PUSH]) for batch in pushed(found)]
+            if not self.by_source:
+                yield from self.packer(iter(rows))
+            elif rows:
+                yield self._burst(pa.concat_batches(rows), placement, sequence)
+
+    def _burst(self, rows: pa.RecordBatch, placement: Placement, sequence: int) -> pa.RecordBatch:
+        packer, newest = self.packer, MIN_WATERMARK
+        if packer.event_time is not None:
+            if rows.column(packer.event_time).null_count:
+                packer.untimed(rows)
+                rows = rows.filter(rows.column(packer.event_time).is_valid())
+            times = event_millis(rows.column(packer.event_time))
+            if AHEAD in rows.schema.names:
+                times = times[~rows.column(AHEAD).to_numpy(zero_copy_only=False)]
+                rows = rows.drop_columns([AHEAD])
+            elif self.guarded:
+                times = times[times <= time.time() * 1000 + MAX_AHEAD]
+            newest = int(times.max(initial=MIN_WATERMARK))
+        frames: dict[int, bytes] = {}
+        if rows.num_rows:
+            present, blobs = frames_of([rows], [key_hashes(rows, packer.key)], placement)
+            frames = dict(zip(present.tolist(), blobs.to_pylist(), strict=True))
+        targets = frames if packer.event_time is None else range(placement.used)
+        return burst(frames, targets, sequence, newest, rows.num_rows)
 
 
 @dataclass(frozen=True)
@@ -125,11 +144,11 @@ class RealTimeOperator:
             epoch = Epoch(self.query, self.name, self.mail)
             schema = to_arrow_schema(self.result_type)
             while (found := arrivals.take(epoch.pause())) is not None:
-                packed: list[tuple[int, bytes]] = []
-                for batch in pushed(found):
-                    columns = (batch.column(name).to_pylist() for name in ("sequence", "blob"))
-                    packed += zip(*columns, strict=True)
-                results = epoch.step(packed)
-                if results is not None and results.num_rows:
+                packed = (
+                    (batch.column("sequence")[0].as_py(), batch.column("blob")[0].as_py())
+                    for batch in pushed(found)
+                )
+                results = epoch.step(list(packed))
+                if results.num_rows:
                     yield from results.cast(schema).to_batches()
             epoch.end()

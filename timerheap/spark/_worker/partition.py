@@ -302,7 +302,7 @@ def run_key_group(
     runner.begin(group, now, output)
     if broadcast is not None:
         runner.broadcast(broadcast)
-    admitted = None if rows is None else _admit(query, runner, group, rows, output)
+    admitted = None if rows is None else admit(query, runner, group, rows, output)
     group.watermark = watermark
     if query.order == "event_time":
         if admitted is not None:
@@ -317,7 +317,7 @@ def run_key_group(
         runner.advance_clock(now)
 
 
-def _admit(query: Query, runner: Runner, group: KeyGroup, rows: KeyedRows, output: ResultBuffer) -> KeyedRows:
+def admit(query: Query, runner: Runner, group: KeyGroup, rows: KeyedRows, output: ResultBuffer) -> KeyedRows:
     """Return the rows that are not late."""
     if query.event_time in query.schema.names and not runner.decides_lateness:
         late = is_late(rows.timestamps, group.watermark)

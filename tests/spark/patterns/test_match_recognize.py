@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import streams
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import timerheap.spark
 
@@ -24,7 +25,7 @@ TOLD = """
     PARTITION BY k ORDER BY ts
     MEASURES FIRST(A.price) AS first, LAST(B.price, 1) AS before, SUM(U.price) AS total, COUNT(B.*) AS n,
         AVG(B.price) + 1 AS mean, LAST(word) AS word, PREV(FIRST(B.price)) AS prev, MAX(A.ts) AS at,
-        FIRST(CLASSIFIER(U), 1) AS second
+        FIRST(CLASSIFIER(U), 1) AS second, concat('(', FINAL LAST(`within`), ')') AS quoted
     PATTERN (A B+) SUBSET U = (A, B)
     DEFINE B AS SUM(B.price) < 200 AND B.price <> FIRST(A.price) AND upper(word) IS NOT NULL"""
 
@@ -75,11 +76,12 @@ def test_all_rows_of_a_v(spark: SparkSession) -> None:
 @pytest.mark.promises("Flink SQL", "added", "SUBSET")
 @pytest.mark.promises("Flink SQL", "supported", "aggregates in DEFINE and MEASURES")
 def test_measures_and_conditions_on_the_match(spark: SparkSession) -> None:
-    view(spark, ROWS[::2])
+    df = view(spark, ROWS[::2]).withColumn("within", F.col("word"))
+    df.createOrReplaceTempView("ticker")
     found = matches(spark, TOLD).withColumnRenamed("at", "ts").selectExpr("*", "unix_seconds(ts) AS at")
     assert [tuple(row) for row in found.drop("ts").orderBy("at").collect()] == [
-        ("a", 90, 80, 240, 2, 76.0, "c", 90, "B", 1),
-        ("a", 80, 50, 260, 3, 61.0, "g", 80, "B", 4),
+        ("a", 90, 80, 240, 2, 76.0, "c", 90, "B", "(c)", 1),
+        ("a", 80, 50, 260, 3, 61.0, "g", 80, "B", "(g)", 4),
     ]
     assert found.schema["total"].dataType.simpleString() == "bigint"
 

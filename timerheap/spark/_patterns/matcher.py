@@ -176,7 +176,7 @@ class Matcher:
                 f"of one key, got {count:,}; make its conditions exclude each other, or add WITHIN"
             )
         self.attempts = left
-        return found + self._decided()
+        return found + self._decided() if not left or not left[0].threads else found
 
     def _step(self, attempt: Attempt, row: int, bits: int, seen: set[Any]) -> bool:
         """Take a row in the partial matches of one start; return whether one is complete with it."""

@@ -180,7 +180,9 @@ def _with_plain_clauses(tokens: list[Token]) -> list[Token]:
     found: list[Token] = []
     depth, clause, defines = 0, "", False  # the clause of MATCH_RECOGNIZE, in whose parentheses we are
     for at, token in enumerate(tokens):
-        text, after = token.text.upper(), tokens[at + 1].text.upper() if at + 1 < len(tokens) else ""
+        quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
+        text = "" if quoted else token.text.upper()
+        after = tokens[at + 1].text.upper() if at + 1 < len(tokens) else ""
         if token.token_type is TokenType.MATCH_RECOGNIZE:
             depth, clause, defines = 0, "MATCH_RECOGNIZE", False
         elif clause:
@@ -188,11 +190,8 @@ def _with_plain_clauses(tokens: list[Token]) -> list[Token]:
             if depth == 1 and text in ("PATTERN", "WITHIN", "SUBSET", "DEFINE", "SKIP"):
                 clause = text
                 if text in ("WITHIN", "SUBSET", "DEFINE"):
-                    found.append(
-                        _like(
-                            token, TokenType.COMMA if defines else TokenType.VAR, "," if defines else "DEFINE"
-                        )
-                    )
+                    define = _like(token, TokenType.VAR, "DEFINE")
+                    found.append(_like(token, TokenType.COMMA, ",") if defines else define)
                     defines = True
                     if text == "WITHIN":
                         found.append(_like(token, TokenType.IDENTIFIER, WITHIN))
@@ -203,7 +202,7 @@ def _with_plain_clauses(tokens: list[Token]) -> list[Token]:
                 token = _like(token, TokenType.VAR, "SUBSET_OF")
             elif clause == "PATTERN":
                 clause = "MATCH_RECOGNIZE" if depth == 1 and text == ")" else clause
-            elif text in ("FINAL", "RUNNING") and at + 2 < len(tokens) and tokens[at + 2].text == "(":
+            elif text in ("FINAL", "RUNNING") and after in _NAVIGATIONS:
                 continue
             elif text in _NAVIGATIONS and after == "(":
                 before = tokens[at - 1].text.upper()

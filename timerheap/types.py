@@ -72,6 +72,14 @@ class TypeInformation:
         return f"TypeInformation({self.ddl!r})"
 
 
+def _factory(name: str, ddl: str, doc: str) -> staticmethod[[], TypeInformation]:
+    def make() -> TypeInformation:
+        return TypeInformation(ddl)
+
+    make.__name__, make.__qualname__, make.__doc__ = name, f"Types.{name}", doc
+    return staticmethod(make)
+
+
 class Types:
     """Flink's type factories (``pyflink.common.Types``), each of which returns a `TypeInformation`.
 
@@ -86,80 +94,29 @@ class Types:
     TypeInformation('map<string,bigint>')
     """
 
-    @staticmethod
-    def STRING() -> TypeInformation:
-        """Return the type of strings."""
-        return TypeInformation("string")
-
-    @staticmethod
-    def CHAR() -> TypeInformation:
-        """Return the type of single characters, stored as strings."""
-        return TypeInformation("string")
-
-    @staticmethod
-    def BOOLEAN() -> TypeInformation:
-        """Return the type of booleans."""
-        return TypeInformation("boolean")
-
-    @staticmethod
-    def BYTE() -> TypeInformation:
-        """Return the type of signed 8-bit integers."""
-        return TypeInformation("tinyint")
-
-    @staticmethod
-    def SHORT() -> TypeInformation:
-        """Return the type of signed 16-bit integers."""
-        return TypeInformation("smallint")
-
-    @staticmethod
-    def INT() -> TypeInformation:
-        """Return the type of signed 32-bit integers."""
-        return TypeInformation("int")
-
-    @staticmethod
-    def LONG() -> TypeInformation:
-        """Return the type of signed 64-bit integers."""
-        return TypeInformation("bigint")
-
-    @staticmethod
-    def FLOAT() -> TypeInformation:
-        """Return the type of 32-bit floats."""
-        return TypeInformation("float")
-
-    @staticmethod
-    def DOUBLE() -> TypeInformation:
-        """Return the type of 64-bit floats."""
-        return TypeInformation("double")
-
-    @staticmethod
-    def BIG_INT() -> TypeInformation:
-        """Return the type of integers of up to 38 decimal digits."""
-        return TypeInformation("decimal(38,0)")
-
-    @staticmethod
-    def BIG_DEC() -> TypeInformation:
-        """Return the type of decimals with 18 fractional digits, Flink's default scale."""
-        return TypeInformation("decimal(38,18)")
-
-    @staticmethod
-    def SQL_DATE() -> TypeInformation:
-        """Return the type of ``datetime.date``."""
-        return TypeInformation("date")
-
-    @staticmethod
-    def SQL_TIME() -> TypeInformation:
-        """Return the type of ``datetime.time``."""
-        return TypeInformation("time")
-
-    @staticmethod
-    def SQL_TIMESTAMP() -> TypeInformation:
-        """Return the type of ``datetime.datetime`` without a time zone, in local time."""
-        return TypeInformation("timestamp")
-
-    @staticmethod
-    def INSTANT() -> TypeInformation:
-        """Return the type of ``datetime.datetime`` in UTC."""
-        return TypeInformation("instant")
+    STRING = _factory("STRING", "string", "Return the type of strings.")
+    CHAR = _factory("CHAR", "string", "Return the type of single characters, stored as strings.")
+    BOOLEAN = _factory("BOOLEAN", "boolean", "Return the type of booleans.")
+    BYTE = _factory("BYTE", "tinyint", "Return the type of signed 8-bit integers.")
+    SHORT = _factory("SHORT", "smallint", "Return the type of signed 16-bit integers.")
+    INT = _factory("INT", "int", "Return the type of signed 32-bit integers.")
+    LONG = _factory("LONG", "bigint", "Return the type of signed 64-bit integers.")
+    FLOAT = _factory("FLOAT", "float", "Return the type of 32-bit floats.")
+    DOUBLE = _factory("DOUBLE", "double", "Return the type of 64-bit floats.")
+    BIG_INT = _factory("BIG_INT", "decimal(38,0)", "Return the type of integers of up to 38 decimal digits.")
+    BIG_DEC = _factory(
+        "BIG_DEC",
+        "decimal(38,18)",
+        "Return the type of decimals with 18 fractional digits, Flink's default scale.",
+    )
+    SQL_DATE = _factory("SQL_DATE", "date", "Return the type of ``datetime.date``.")
+    SQL_TIME = _factory("SQL_TIME", "time", "Return the type of ``datetime.time``.")
+    SQL_TIMESTAMP = _factory(
+        "SQL_TIMESTAMP",
+        "timestamp",
+        "Return the type of ``datetime.datetime`` without a time zone, in local time.",
+    )
+    INSTANT = _factory("INSTANT", "instant", "Return the type of ``datetime.datetime`` in UTC.")
 
     @staticmethod
     def LIST(element_type: TypeInformation) -> TypeInformation:

@@ -93,10 +93,7 @@ cdef class TimerHeap(_Heap):
         ndarray of bool, shape (n,)
             Whether each timer was in the heap.
 
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            As `push_many`.
+        Raises as `push_many`.
         """
         return self.remove_rows(timestamps, key_hashes, namespaces, False)
 
@@ -115,10 +112,7 @@ cdef class TimerHeap(_Heap):
         ndarray of bool, shape (n,)
             Whether each timer was in the heap.
 
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            As `push_many`.
+        Raises as `push_many`.
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column ts = rows.take(timestamps, "timestamps")
@@ -224,10 +218,7 @@ cdef class KeyTimerHeap(_Heap):
         found : ndarray of bool, shape (n,)
             Whether there is a timer.
 
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            As `push_many`.
+        Raises as `push_many`.
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column key = rows.take(key_hashes, "key_hashes")
@@ -252,10 +243,7 @@ cdef class KeyTimerHeap(_Heap):
         ndarray of bool, shape (n,)
             Whether each timer was in the heap.
 
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            As `push_many`.
+        Raises as `push_many`.
         """
         return self.remove_rows(0, key_hashes, namespaces, False)
 

@@ -162,6 +162,8 @@ class StateTtlConfig:
             """Return the builder; a timer removes expired state."""
             return self
 
+        disable_cleanup_in_background = cleanup_full_snapshot
+
         def cleanup_incrementally(self, cleanup_size: int, run_cleanup_for_every_record: bool) -> Self:
             """Return the builder; a timer removes expired state."""
             positive_int("cleanup_size", cleanup_size)
@@ -170,10 +172,6 @@ class StateTtlConfig:
         def cleanup_in_rocksdb_compact_filter(
             self, query_time_after_num_entries: int, periodic_compaction_time: object = None
         ) -> Self:
-            """Return the builder; a timer removes expired state."""
-            return self
-
-        def disable_cleanup_in_background(self) -> Self:
             """Return the builder; a timer removes expired state."""
             return self
 

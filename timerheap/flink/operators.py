@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Any, Self
 
 from timerheap._arguments import int64
@@ -22,7 +21,7 @@ from timerheap.flink.processing_time import (
 )
 from timerheap.flink.simple_timer_service import SimpleTimerService
 from timerheap.flink.timer_queue import TimerQueue
-from timerheap.flink.valves import CombinedWatermarkStatus
+from timerheap.flink.valves import CombinedWatermarkStatus, checked_status
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimerService
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.time import TimeDomain
@@ -169,12 +168,7 @@ class KeyedOperator:
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def set_processing_time(self, timestamp: int) -> list[StreamElement]:
@@ -290,13 +284,6 @@ def _checked_key(key: Any, value: Any) -> Any:
     if key is None or key != key:
         raise ValueError(f"key must not be None and must be equal to itself, got {key!r} from {value!r}")
     return key
-
-
-def checked_status(status: WatermarkStatus) -> WatermarkStatus:
-    """Return `status` if it is a WatermarkStatus; otherwise raise a TypeError."""
-    if not isinstance(status, WatermarkStatus):
-        raise TypeError(f"status must be a WatermarkStatus, got {status!r}")
-    return status
 
 
 class KeyedCoProcessOperator(KeyedOperator):

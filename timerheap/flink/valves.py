@@ -12,6 +12,13 @@ from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
 from timerheap.watermarks.valve import ChannelValve, Explanation
 
 
+def checked_status(status: WatermarkStatus) -> WatermarkStatus:
+    """Return `status` if it is a WatermarkStatus; otherwise raise a TypeError."""
+    if not isinstance(status, WatermarkStatus):
+        raise TypeError(f"status must be a WatermarkStatus, got {status!r}")
+    return status
+
+
 class StatusWatermarkValve:
     """Combines the watermarks of the channels of one input (Flink's ``StatusWatermarkValve``).
 
@@ -130,9 +137,7 @@ class StatusWatermarkValve:
         TypeError, IndexError
             If `status` is not a WatermarkStatus, or there is no such channel. Nothing changes then.
         """
-        channel = self._checked(channel)
-        if not isinstance(status, WatermarkStatus):
-            raise TypeError(f"status must be a WatermarkStatus, got {status!r}")
+        channel, status = self._checked(channel), checked_status(status)
         _, active = self._channels.columns()
         if status is WatermarkStatus.ACTIVE:
             self._channels.activate(np.array([channel]))
@@ -175,7 +180,6 @@ class CombinedWatermarkStatus:
         self._watermarks[partial] = MIN_WATERMARK
 
     def remove(self, partial: int) -> None:
-        """Remove an input."""
         self._watermarks.pop(partial, None)
 
     def set_watermark(self, partial: int, watermark: int) -> bool:

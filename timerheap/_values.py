@@ -140,17 +140,14 @@ class ArrowTypes:
         return type_
 
     def timed(self, type_: pa.DataType) -> pa.DataType:
-        """Return the type of values with the time of their last access: ``value`` and ``at``."""
         import pyarrow as pa
 
         return pa.struct([("value", type_), pa.field("at", pa.int64(), nullable=False)])
 
     def codec(self, type_: pa.DataType, what: str) -> ArrowCodec:
-        """Return the codec of a type; `what` is named in errors."""
         return ArrowCodec(type_, what, self._row_class)
 
     def key_codec(self, type_: pa.DataType, what: str) -> KeyCodec:
-        """Return the codec of a type of `resolve_key`."""
         return KeyCodec(type_, what, self._key_class)
 
 
@@ -194,7 +191,6 @@ class ArrowCodec:
         self._read = reader(type_, row_class, local_leaf)
 
     def encode(self, value: Any) -> Any:
-        """Return what is kept of `value`; raise ValueError if it does not fit."""
         fits = type(value) is self._class and (self._integers is None or value in self._integers)
         if fits and value == value:  # is not NaN
             return value
@@ -204,7 +200,6 @@ class ArrowCodec:
             raise ValueError(f"{self.what}: {e}") from None
 
     def decode(self, kept: Any) -> Any:
-        """Return the value of `kept`, an object of the caller's own."""
         return kept if self._read is None else self._read(kept)
 
 

@@ -68,10 +68,7 @@ class _Each(ProcessJoinFunction):
 
 class _Context(ProcessJoinFunction.Context):
     def __init__(
-        self,
-        left_timestamp: int | None,
-        right_timestamp: int | None,
-        ctx: KeyedCoProcessFunction.Context,
+        self, left_timestamp: int | None, right_timestamp: int | None, ctx: KeyedCoProcessFunction.Context
     ) -> None:
         self._left = left_timestamp
         self._right = right_timestamp
@@ -281,11 +278,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         return records("process_element", missed)
 
     def _join(
-        self,
-        left: Any,
-        right: Any,
-        pair: ProcessJoinFunction.Context,
-        ctx: KeyedCoProcessFunction.Context,
+        self, left: Any, right: Any, pair: ProcessJoinFunction.Context, ctx: KeyedCoProcessFunction.Context
     ) -> Iterable[Any]:
         ctx.set_output_timestamp(pair.get_timestamp())
         return records("process_element", self._function.process_element(left, right, pair))
@@ -325,7 +318,6 @@ class _Side:
             )
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Open the states."""
         self._rows: MapState = runtime_context.get_map_state(self._types)
         if self.outer:
             matched = MapStateDescriptor(f"{self._name}_matched", Types.LONG(), Types.LONG())

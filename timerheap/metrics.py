@@ -77,10 +77,7 @@ class DistributionResult:
     def merged(self, other: DistributionResult) -> DistributionResult:
         """Return the result of the values of both."""
         return DistributionResult(
-            self.count + other.count,
-            self.sum + other.sum,
-            min(self.min, other.min),
-            max(self.max, other.max),
+            self.count + other.count, self.sum + other.sum, min(self.min, other.min), max(self.max, other.max)
         )
 
 

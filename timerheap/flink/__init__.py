@@ -8,10 +8,7 @@ Spark.
 from timerheap._elements import StreamRecord, Watermark
 from timerheap._states import KeyContext
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
-from timerheap.flink.internal_timer_service import (
-    InternalTimerService,
-    Triggerable,
-)
+from timerheap.flink.internal_timer_service import InternalTimerService, Triggerable
 from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import (
     KeyGroupRange,

@@ -70,11 +70,7 @@ class Maps(dict[Hashable, dict[Any, Any]]):
         self.pop(key, None)
 
 
-_CONTENTS: dict[str, Callable[[], Values | Lists | Maps]] = {
-    "value": Values,
-    "list": Lists,
-    "map": Maps,
-}
+_CONTENTS: dict[str, Callable[[], Values | Lists | Maps]] = {"value": Values, "list": Lists, "map": Maps}
 
 
 class _MemoryBackend:

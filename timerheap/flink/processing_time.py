@@ -8,7 +8,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Protocol
 
 from timerheap._arguments import int64
@@ -221,12 +220,7 @@ class SystemProcessingTimeService(SchedulingService):
     def __enter__(self) -> SystemProcessingTimeService:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.shutdown_service()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

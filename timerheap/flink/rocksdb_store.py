@@ -94,11 +94,9 @@ class Store:
                 self.is_closed = True
 
     def add(self, entry: bytes) -> None:
-        """Add one entry unless it is present."""
         self._call("written", self._db.put, entry, b"")
 
     def remove(self, entry: bytes) -> None:
-        """Remove one entry if it is present."""
         self._call("written", self._db.delete, entry)
 
     def add_many(self, entries: Iterable[bytes]) -> None:
@@ -118,7 +116,6 @@ class Store:
         self._write(batch)
 
     def clear(self) -> None:
-        """Remove all entries."""
         last = self._call("read", lambda: next(self._db.keys(backwards=True), FIRST))
         if last > FIRST:
             batch = self._rocksdict.WriteBatch(raw_mode=True)

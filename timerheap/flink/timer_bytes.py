@@ -288,9 +288,7 @@ class TimerSerializer:
     """
 
     def __init__(
-        self,
-        key_serializer: str | TypeSerializer = "any",
-        namespace_serializer: str | TypeSerializer = "any",
+        self, key_serializer: str | TypeSerializer = "any", namespace_serializer: str | TypeSerializer = "any"
     ) -> None:
         self.key_serializer = _serializer("key_serializer", key_serializer)
         self.namespace_serializer = _serializer("namespace_serializer", namespace_serializer)

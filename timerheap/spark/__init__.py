@@ -32,14 +32,7 @@ if TYPE_CHECKING:
     from timerheap.spark._stateful_timers import GroupStateTimers, ProcessorTimers
     from timerheap.spark._windows.spark_aggregates import udaf
     from timerheap.spark._windows.window_operator import WindowedBy, window_operator
-    from timerheap.spark._windows.windows import (
-        GroupedWindows,
-        Windows,
-        cumulate,
-        hop,
-        session,
-        tumble,
-    )
+    from timerheap.spark._windows.windows import GroupedWindows, Windows, cumulate, hop, session, tumble
 
 __all__ = [
     "CheckpointState",

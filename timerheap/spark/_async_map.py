@@ -16,12 +16,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import StructType
 
 from timerheap._values import detached
-from timerheap.async_io import (
-    AsyncFunction,
-    AsyncRetryStrategy,
-    AsyncWaitOperator,
-    StreamRecord,
-)
+from timerheap.async_io import AsyncFunction, AsyncRetryStrategy, AsyncWaitOperator, StreamRecord
 from timerheap.async_io.element_queue import QueueElement
 from timerheap.async_io.function import as_async_function, finished
 from timerheap.functions import RuntimeContext

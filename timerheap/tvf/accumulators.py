@@ -159,7 +159,6 @@ class FieldAggregate(Aggregate):
         self.fields = tuple(field.name for field in fields)
 
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
-        """Reduce each field by its ufunc."""
         return tuple(
             field.ufunc.reduceat(np.asarray(column[groups.order]), groups.starts)
             for field, column in zip(self._fields, accumulators, strict=True)
@@ -187,7 +186,6 @@ class FieldAggregate(Aggregate):
         return tuple(np.full(n, field.identity, field.dtype) for field in self._fields)
 
     def empty(self) -> Accumulators:
-        """Return columns of accumulators without rows."""
         return self.identities(0)
 
 

@@ -55,12 +55,10 @@ class Count(FieldAggregate):
         super().__init__(columns, object, f"count({column or '*'})", [_counter()])
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
-        """Count the rows, or the values that are not null."""
         valid = inputs[0].valid if inputs else np.ones(len(groups.order), np.bool_)
         return (count(groups, valid),)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Return the counts, which are never null."""
         return np.ma.masked_array(accumulators[0])
 
 
@@ -86,7 +84,6 @@ class Sum(FieldAggregate):
         return type(self), (*self.columns, self.dtype), {"name": self.name}
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
-        """Add up the values of each group."""
         (values, valid) = inputs[0]
         counts = count(groups, valid)
         if not valid.all():
@@ -108,7 +105,6 @@ class Sum(FieldAggregate):
         return high + (low >> 32), low & _LOW, counts
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Return the sums."""
         *parts, counts = accumulators
         null = np.asarray(counts) == 0
         if self.dtype != _INT64:
@@ -139,7 +135,6 @@ class Avg(Sum):
         return type(self), (*self.columns, self.dtype, self.scale), {"name": self.name}
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Return the averages."""
         *parts, counts = (np.asarray(column) for column in accumulators)
         null = counts == 0
         rows = np.where(null, 1, counts)
@@ -175,14 +170,12 @@ class Min(FieldAggregate):
         return type(self), (*self.columns, self.dtype), {"name": self.name}
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
-        """Find the extreme value of each group."""
         (values, valid) = inputs[0]
         if not valid.all():
             values = np.where(valid, values, self._identity)
         return self._ufunc.reduceat(values[groups.order], groups.starts), count(groups, valid)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Return the extreme values."""
         return np.ma.masked_array(accumulators[0], np.asarray(accumulators[1]) == 0)
 
 
@@ -252,24 +245,19 @@ class Variance(FieldAggregate):
         super().__init__([column], np.float64, f"{function}({column})", fields)
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
-        """Compute the moments of each group."""
         (values, valid) = inputs[0]
         return _moments(groups, values, valid)
 
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
-        """Merge the moments of each group."""
         return _merge(groups, *(np.asarray(column)[groups.order] for column in accumulators))
 
     def combine(self, left: Cells, right: Cells) -> Cells:
-        """Merge two columns of accumulators, element by element."""
         return _chan(left, right)
 
     def scan(self, cells: Cells) -> Cells:
-        """Merge each accumulator with all accumulators before it in its line."""
         return scan_by_doubling(cells, self.combine)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Return the variances, or the standard deviations."""
         count, _, m2 = (np.asarray(column) for column in accumulators)
         null = count <= self._sample
         with np.errstate(invalid="ignore", over="ignore"):
@@ -346,7 +334,6 @@ class PythonAggregate(FieldAggregate):
         return type(self), (self.function, *self.columns), {"name": self.name}
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
-        """Call the function for each row, in arrival order."""
         columns = [_with_nones(values)[groups.order].tolist() for values in inputs]
         rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         function: Any = self.function
@@ -454,7 +441,6 @@ class Partials:
         return len(self.key_ids)
 
     def __getitem__(self, rows: NDArray[Any] | slice) -> Partials:
-        """Return the given rows, selected by number or by mask."""
         accumulators = tuple(tuple(field[rows] for field in fields) for fields in self.accumulators)
         return Partials(self.key_ids[rows], self.slice_ends[rows], accumulators)
 
@@ -494,10 +480,7 @@ class Aggregation:
         ]
 
     def accumulate(
-        self,
-        key_ids: Int64s,
-        slice_ends: NDArray[np.int64],
-        inputs: Mapping[str, object] | None = None,
+        self, key_ids: Int64s, slice_ends: NDArray[np.int64], inputs: Mapping[str, object] | None = None
     ) -> Partials:
         """Compute one accumulator for the rows of each key and slice.
 
@@ -562,7 +545,6 @@ class Aggregation:
         )
 
     def empty(self) -> Partials:
-        """Return partials without rows."""
         none = np.empty(0, np.int64)
         return Partials(none, none, tuple(aggregate.empty() for aggregate in self.aggregates))
 

@@ -242,7 +242,6 @@ class Multisets:
         return self.offsets.nbytes + _nbytes(self.values) + self.counts.nbytes
 
     def __getitem__(self, rows: NDArray[Any] | slice) -> Multisets:
-        """Return the given rows, selected by number or by mask."""
         chosen = np.arange(len(self))[rows]
         sizes = self.sizes[chosen]
         offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from timerheap.tvf.accumulators import (
-    Accumulators,
-    Aggregate,
-    Field,
-    FieldAggregate,
-    Grid,
-    object_ufunc,
-)
+from timerheap.tvf.accumulators import Accumulators, Aggregate, Field, FieldAggregate, Grid, object_ufunc
 from timerheap.tvf.columns import Groups, Multisets, Nullable, group_by
 
 _LG_K = 12  # a sketch has 2 ** 12 buckets
@@ -36,7 +29,6 @@ class CountDistinct(Aggregate):
         super().__init__([column], dtype, f"count(distinct {column})")
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
-        """Collect the values of each group."""
         (values, valid) = inputs[0]
         chosen = valid[groups.order]
         rows = groups.order[chosen]
@@ -44,16 +36,13 @@ class CountDistinct(Aggregate):
         return (_collect(groups.of_sorted[chosen], values[rows], counts, len(groups.starts)),)
 
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
-        """Add up the multisets of each group."""
         column = _multisets(accumulators)
         return (_collect(groups.of_rows[column.rows], column.values, column.counts, len(groups.starts)),)
 
     def empty(self) -> Accumulators:
-        """Return a column of accumulators without rows."""
         return (Multisets(np.zeros(1, np.int64), np.empty(0, self.dtype), np.empty(0, np.int64)),)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Count the distinct values."""
         column = _multisets(accumulators)
         return np.ma.masked_array(column.sizes)
 
@@ -97,7 +86,6 @@ def _multisets(accumulators: Accumulators) -> Multisets:
 def _collect(
     groups: NDArray[np.intp], values: NDArray[Any], counts: NDArray[np.int64], length: int
 ) -> Multisets:
-    """Build multisets from entries."""
     found = group_by(groups, _comparable(values))
     kept, totals = found.firsts, np.add.reduceat(counts[found.order], found.starts)
     if values.dtype == object:  # in the order of their arrival, since their numbers depend on other rows
@@ -143,7 +131,6 @@ class ApproxCountDistinct(FieldAggregate):
         return type(self), (*self.columns, self.dtype), {"name": self.name}
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
-        """Build a sketch of the distinct values of each group."""
         (column,) = self._distinct.accumulate(groups, inputs)
         ends = column.offsets.tolist()  # type: ignore[union-attr]
         values = column.values.tolist()  # type: ignore[union-attr]
@@ -158,7 +145,6 @@ class ApproxCountDistinct(FieldAggregate):
         return (sketches,)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Return the estimates, rounded."""
         estimates = (self._read(sketch).get_estimate() for sketch in np.asarray(accumulators[0]).tolist())
         return np.ma.masked_array(np.rint(np.fromiter(estimates, np.float64)).astype(np.int64))
 

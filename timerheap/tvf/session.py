@@ -73,10 +73,7 @@ class SessionWindowAggregate:
         return len(self._sessions)
 
     def add(
-        self,
-        key_ids: Int64s,
-        timestamps: Int64s,
-        inputs: Mapping[str, object] | None = None,
+        self, key_ids: Int64s, timestamps: Int64s, inputs: Mapping[str, object] | None = None
     ) -> LateRows:
         """Add rows, in arrival order, as `GlobalWindowAggregate.add`; return those dropped as late."""
         keys = column("key_ids", key_ids, np.size(timestamps))

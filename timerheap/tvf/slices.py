@@ -170,7 +170,6 @@ class HoppingSliceAssigner(SliceAssigner):
         return add(starts, self.size, "a window's end")
 
     def next_window_ends(self, slice_ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the end of the first window, empty or not, that ends with each slice or later."""
         if self.slide == self.interval:
             return slice_ends
         shift = (self.size + self.offset) % self.slide

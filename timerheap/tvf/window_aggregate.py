@@ -283,10 +283,7 @@ class GlobalWindowAggregate:
         return len(self._slices)
 
     def add(
-        self,
-        key_ids: Int64s,
-        timestamps: Int64s | int,
-        inputs: Mapping[str, object] | None = None,
+        self, key_ids: Int64s, timestamps: Int64s | int, inputs: Mapping[str, object] | None = None
     ) -> LateRows:
         """Add rows: the local and the global stage in one.
 

@@ -52,10 +52,7 @@ class AccumulatorContents(WindowContents):
     """
 
     def __init__(
-        self,
-        runtime_context: RuntimeContext,
-        type_info: object,
-        function: AggregateFunction | ReduceFunction,
+        self, runtime_context: RuntimeContext, type_info: object, function: AggregateFunction | ReduceFunction
     ) -> None:
         descriptor = MapStateDescriptor("window.accumulators", WINDOW_TYPE, type_info)
         self._state = runtime_context.get_map_state(descriptor)

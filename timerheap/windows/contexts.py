@@ -36,7 +36,6 @@ class WindowTimers:
         self._waiting = runtime_context.get_map_state(descriptor)
 
     def register(self, time: int | datetime, window: Window) -> None:
-        """Register a timer of `window`."""
         timestamp = epoch_millis("time", time)
         waiting = self._windows(timestamp)
         if not waiting:
@@ -48,7 +47,6 @@ class WindowTimers:
             self._waiting.put(timestamp, [*waiting, window])
 
     def delete(self, time: int | datetime, window: Window) -> None:
-        """Delete the timer of `window`."""
         timestamp = epoch_millis("time", time)
         waiting = self._windows(timestamp)
         if window in waiting:

@@ -40,13 +40,10 @@ class MergingWindowSet:
         return self._mapping.get(window)
 
     def retire_window(self, window: Window) -> None:
-        """Remove a window."""
         del self._mapping[window]
 
     def add_window(
-        self,
-        new_window: Window,
-        merge: Callable[[Window, list[Window], Window, list[Window]], object],
+        self, new_window: Window, merge: Callable[[Window, list[Window], Window, list[Window]], object]
     ) -> Window:
         """Add a window and return the window it has been merged into, or the window itself.
 

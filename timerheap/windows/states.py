@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar, cast
 
-from timerheap._states import (
-    AggregatingHandle,
-    Handle,
-    ListHandle,
-    MapHandle,
-    ReducingHandle,
-    ValueHandle,
-)
+from timerheap._states import AggregatingHandle, Handle, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from timerheap.functions import RuntimeContext
 from timerheap.state import (
     AggregatingState,

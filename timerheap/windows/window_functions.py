@@ -109,7 +109,6 @@ class Results(list[Any]):
         self._timestamps: list[int | None] = []
 
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
-        """Add results with the same timestamp."""
         self.extend(results)
         self._timestamps += [timestamp] * (len(self) - len(self._timestamps))
 

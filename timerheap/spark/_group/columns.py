@@ -70,7 +70,6 @@ class ArrayLayout:
         self._buffers = [Buffer(memory) for _ in range(self._buffers_beside_validity)]
 
     def grow(self, values: pa.Array) -> None:
-        """Make room for `values`; a MemoryError leaves the array as it was."""
         if self._validity.used or values.null_count:
             self._validity.reserve(nbytes_of_bits(self.n + len(values)) - self._validity.used)
 
@@ -81,7 +80,6 @@ class ArrayLayout:
             child.reserve(times)
 
     def append(self, values: pa.Array) -> None:
-        """Append `values`, for which there is room."""
         n = len(values)
         if self._validity.used or values.null_count:
             if not self._validity.used:
@@ -115,7 +113,6 @@ class ArrayLayout:
         )
 
     def nbytes(self) -> int:
-        """Return the number of bytes in use."""
         own = self._validity.used + sum(buffer.used for buffer in self._buffers)
         return own + sum(child.nbytes() for child in self.children)
 
@@ -131,7 +128,6 @@ class ArrayLayout:
         return [self.n, self._nulls, buffers, [child.head() for child in self.children]]
 
     def attach(self, head: list[Any]) -> None:
-        """Attach the array that `head` describes; O(1)."""
         self.n, self._nulls, buffers, children = head
         self._validity, *self._buffers = (Buffer(self._memory, buffer) for buffer in buffers)
         for child, described in zip(self.children, children, strict=True):
@@ -465,7 +461,6 @@ class Column:
         return self.take(np.arange(start, stop))
 
     def nbytes(self) -> int:
-        """Return the number of bytes in use."""
         return self._layout.nbytes()
 
     def clear(self) -> None:
@@ -618,11 +613,9 @@ class Slab:
             self._column.append(values.filter(pa.array(~inside)))
 
     def fitting(self, values: pa.Array) -> pa.Array:
-        """Return `values` as `plan` needs them."""
         return self._column.fitting(values)
 
     def take(self, places: np.ndarray | pa.Array) -> pa.Array:
-        """Return a copy of the values at `places`, null where that is null: shape (n,); O(n)."""
         return self._column.take(places)
 
     def values(self) -> pa.Array:

@@ -248,7 +248,6 @@ class GrowingState(ABC, Generic[L]):
 
     @classmethod
     def restored(cls, kind: int, name: str, schema: pa.Schema, memory: Memory = PROCESS) -> Self:
-        """Return an empty state for chunks of this schema."""
         return cls(kind, name, cls._type_of(schema.field(cls.shape).type), memory)
 
     def head(self) -> list[Any]:
@@ -305,12 +304,10 @@ class GrowingState(ABC, Generic[L]):
         return self._loaded[key_id]
 
     def ids(self) -> np.ndarray:
-        """Return the ids of the keys that have contents."""
         self._settle()
         return self._chains.ids()
 
     def count_losses(self) -> int:
-        """Return how many times a key lost its contents."""
         self._settle()
         return self._losses
 
@@ -324,7 +321,6 @@ class GrowingState(ABC, Generic[L]):
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
     def changes(self) -> pa.RecordBatch | None:
-        """Return what was appended or replaced since the last call."""
         self._settle()
         self._loaded.clear()
         self._at_hand = []
@@ -354,7 +350,6 @@ class GrowingState(ABC, Generic[L]):
         return _batch(edits, self.schema)
 
     def __len__(self) -> int:
-        """Return the number of keys that have contents."""
         return len(self.ids())
 
 
@@ -472,17 +467,14 @@ class ListTable(GrowingState[list[Any]]):
         self._pending: dict[int, tuple[bool, list[Any]]] = {}  # whether it replaces, and elements
 
     def load(self, key_id: int) -> list[Any]:
-        """Return the elements of a key; `append` extends the list."""
         found = self._loaded.get(key_id)
         return self._load(key_id) if found is None else found
 
     def is_empty(self, key_id: int) -> bool:
-        """Return whether a key has no elements, without loading them."""
         replaces, added = self._pending.get(key_id, (False, []))
         return not added and (replaces or not self._is_stored(key_id))
 
     def append(self, key_id: int, elements: list[Any]) -> None:
-        """Append elements to the list of a key."""
         _, added = self._pending.setdefault(key_id, (False, []))
         added.extend(elements)
         loaded = self._loaded.get(key_id, added)
@@ -490,7 +482,6 @@ class ListTable(GrowingState[list[Any]]):
             loaded.extend(elements)
 
     def replace(self, key_id: int, elements: list[Any]) -> None:
-        """Set the list of a key; an empty one removes it."""
         self._pending[key_id] = True, elements
         self._loaded[key_id] = elements
 
@@ -560,7 +551,6 @@ class MapTable(GrowingState[dict[Any, Any]]):
         return self._load(key_id) if found is None else found
 
     def find(self, key_id: int, entry: Any) -> tuple[bool, Any]:
-        """Return whether a key has an entry, and its value."""
         entries = self._loaded.get(key_id)
         if entries is None:
             if (changes := self._pending.get(key_id)) is not None:
@@ -604,13 +594,11 @@ class MapTable(GrowingState[dict[Any, Any]]):
         self._searched.clear()
 
     def put(self, key_id: int, entries: dict[Any, Any]) -> None:
-        """Set entries of a key."""
         self._changes(key_id).puts.update(entries)
         if key_id in self._loaded:
             self._loaded[key_id].update(entries)
 
     def remove(self, key_id: int, entry: Any) -> None:
-        """Remove an entry of a key, if it has it."""
         if key_id in self._loaded:
             self._loaded[key_id].pop(entry, None)
         # Even if the entry is known to be missing: whether that is known depends on what is loaded, and all
@@ -618,7 +606,6 @@ class MapTable(GrowingState[dict[Any, Any]]):
         self._changes(key_id).remove(entry)
 
     def remove_all(self, key_id: int) -> None:
-        """Remove all entries of a key."""
         self._pending[key_id] = _Changes(replaces=True)
         self._loaded[key_id] = {}
 

@@ -285,7 +285,6 @@ class KeyGroup:
         return new
 
     def standing(self) -> Standing:
-        """Return what the group holds."""
         (event, next_event), (processing, next_processing) = map(self._pending, (True, False))
         keys, rows = len(self.keys), len(self.rows)
         return Standing(event, processing, keys, rows, next_event, next_processing)
@@ -433,7 +432,6 @@ class StoredGroup(KeyGroup):
         self.loaded()
 
     def part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
-        """Return the part that a run of chunks belongs to."""
         if kind not in OWN:
             return super().part(kind, name, schema)
         self.stored_own[kind] = StoredOwn(name, schema)
@@ -449,7 +447,6 @@ class StoredOwn:
         self.chunks: list[pa.RecordBatch] = []
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Keep a chunk."""
         self.chunks.append(widen(batch))
 
     def reserve(self, times: float) -> None:

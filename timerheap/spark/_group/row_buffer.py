@@ -146,7 +146,6 @@ class RowBuffer:
         return int(self._heap.timestamps[0]) if len(self._heap) else None
 
     def append(self, rows: KeyedRows) -> None:
-        """Buffer rows until the watermark reaches them."""
         if len(rows):
             self._new.append(rows)
 

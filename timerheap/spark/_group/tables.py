@@ -207,14 +207,12 @@ class StateTable:
 
     @classmethod
     def restored(cls, kind: int, name: str, schema: pa.Schema, memory: Memory = PROCESS) -> Self:
-        """Return an empty state for chunks of this schema."""
         return cls(kind, name, schema.field(cls.shape).type, memory)
 
     def head(self) -> list[Any]:
         return [self.count_losses(), self._table.head()]
 
     def count_losses(self) -> int:
-        """Return how many times a key's value has been cleared."""
         return self._losses + (0 if self._cells is None else self._cells.cleared)
 
     def announce(self, ids: np.ndarray) -> None:
@@ -222,7 +220,6 @@ class StateTable:
         self._at_hand.append(ids)
 
     def load(self, key_id: int) -> Any:
-        """Return the encoded value of one key, or None."""
         if key_id in self._stored:
             return self._stored[key_id]
         if key_id not in self._loaded:
@@ -232,7 +229,6 @@ class StateTable:
         return self._loaded[key_id]
 
     def store(self, key_id: int, value: Any) -> None:
-        """Set the value of one key; None removes it."""
         self._losses += value is None
         self._stored[key_id] = value
 
@@ -270,7 +266,6 @@ class StateTable:
         self._put(ids, values)
 
     def ids(self) -> np.ndarray:
-        """Return the ids of the keys that have values."""
         self._settle()
         return self._table.ids()
 
@@ -329,7 +324,6 @@ class StateTable:
         return last_rows(batches)
 
     def __len__(self) -> int:
-        """Return the number of values."""
         self._settle()
         return len(self._table)
 

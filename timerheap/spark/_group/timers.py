@@ -63,7 +63,6 @@ class TimerJournal(NamedTuple):
         return TimerJournal(*(column[rows] for column in self))
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Return the columns as a batch of `SCHEMA`."""
         return pa.RecordBatch.from_arrays([pa.array(column) for column in self], schema=SCHEMA)
 
 
@@ -136,7 +135,6 @@ class TimersOfKeys:
         self._pushed: dict[int, set[tuple[int, int]]] = {}  # timers by key id, since then
 
     def push(self, timestamp: int, key_id: int, namespace: int) -> None:
-        """Record a new timer."""
         if self._sorted is not None:
             self._pushed.setdefault(key_id, set()).add((timestamp, namespace))
 
@@ -193,7 +191,6 @@ class JournalledTimers:
     def push_many(
         self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
     ) -> np.ndarray:
-        """Push many timers, like the heap's ``push_many``."""
         pushed = self.heap.push_many(timestamps, key_hashes, namespaces)
         if len(pushed) <= _FEW:
             self.single.push_many(timestamps, key_hashes, namespaces)
@@ -209,14 +206,12 @@ class JournalledTimers:
     def remove_many(
         self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
     ) -> np.ndarray:
-        """Remove timers, like the heap's ``remove_many``."""
         removed = self.heap.remove_many(timestamps, key_hashes, namespaces)
         self._losses += int(np.count_nonzero(removed))
         self._record(REMOVE, len(removed), timestamps, key_hashes, namespaces)
         return removed
 
     def pop_due(self, watermark: int, limit: int | None = None) -> TimerBatch:
-        """Pop due timers, like the heap's ``pop_due``."""
         due = self.heap.pop_due(watermark, limit)
         self._losses += len(due)
         if len(due) and len(due) == limit:  # more may be due
@@ -278,7 +273,6 @@ class JournalledTimers:
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
 
     def changes(self) -> pa.RecordBatch | None:
-        """Return the journal since the last call, or None if it is empty."""
         self._gather()
         if not self._journal:
             return None
@@ -294,7 +288,6 @@ class JournalledTimers:
         return TimerJournal(*columns).to_arrow()
 
     def snapshot(self) -> pa.RecordBatch:
-        """Return all timers as a journal of pushes."""
         heap = self.heap
         columns = in_order(heap.timestamps, heap.key_hashes, heap.namespaces)
         return TimerJournal(np.full(len(heap), PUSH, np.int8), *columns).to_arrow()
@@ -336,7 +329,6 @@ class JournalledTimers:
         return net_effect(journal, (journal.namespaces != 0) & self.named)
 
     def __len__(self) -> int:
-        """Return the number of timers."""
         return len(self.heap)
 
 
@@ -454,11 +446,9 @@ class KeyTimers(RowTimers):
         return self._of_keys.timers(self._keys.current_key)
 
     def timestamps(self) -> list[int]:
-        """Return the timestamps of the current key's timers, in ascending order."""
         return [timestamp for timestamp, _ in self.timers()]
 
     def delete_all(self) -> int:
-        """Delete the current key's timers, and return their number."""
         timers = np.array(self.timers(), np.int64).reshape(-1, 2)
         removed = self._timers.remove_many(timers[:, 0], self._keys.current_key, timers[:, 1])
         return int(np.count_nonzero(removed))

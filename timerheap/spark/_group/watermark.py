@@ -161,7 +161,6 @@ class _Reader:
         return InputClock(None, watermark, [], *columns, begun_at, bool(idle), since, self.text())
 
     def named(self, input_: InputClock) -> InputClock:
-        """Return an input with the names of its channels."""
         column, n = self.text(), len(input_.watermarks)
         lengths = self.array("<i4", n)
         if lengths.min(initial=0) < -1:
@@ -270,7 +269,6 @@ class InputChannels:
         return found
 
     def follow_clock(self, now: int, drained: bool) -> None:
-        """Advance the watermarks of quiet channels by the clock."""
         if self._strategy.wall_clock is None:
             return
         after, lag = self._strategy.wall_clock
@@ -324,7 +322,6 @@ class InputChannels:
         )
 
     def restore(self, clock: InputClock) -> None:
-        """Restore the channels of `clock`."""
         n = len(clock.names)
         self.column = clock.column if n else self._column
         self._begun_at, self._since = clock.begun_at, clock.since
@@ -426,7 +423,6 @@ class WatermarkState:
 
     @property
     def has_new_channels(self) -> bool:
-        """Whether `observe` has added channels."""
         return any(input_.has_new for input_ in self._inputs)
 
     def observe(
@@ -554,7 +550,6 @@ class WatermarkState:
         return min((time for time in times if time is not None), default=None)
 
     def newest(self) -> int:
-        """Return the largest event time so far, MIN_WATERMARK before the first."""
         return max(input_.newest() for input_ in self._inputs)
 
     def explain(self) -> list[Explanation]:

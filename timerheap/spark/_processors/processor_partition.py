@@ -103,12 +103,10 @@ class ProcessorRunner:
         return declared
 
     def open(self) -> None:
-        """Call ``init``."""
         self._processor.init(self._handle)
         self._handle.stage = "INITIALIZED"
 
     def close(self) -> None:
-        """Call ``close``."""
         self._scope.keys.current_key = None
         self._processor.close()
 
@@ -314,7 +312,6 @@ class ProcessorPartition(Partition):
         self._runner.open()
 
     def close(self) -> None:
-        """Close the processor."""
         self._runner.close()
 
     def run(self, partition: int, packed: list[tuple[int, bytes]]) -> Iterator[pd.DataFrame]:

@@ -153,7 +153,6 @@ class FrameRecords:
         return kept
 
     def flush(self) -> None:
-        """Pass what has been added to the output."""
         if not self._pending:
             return
         pending, self._pending, self._rows = self._pending, [], 0
@@ -187,7 +186,6 @@ class FrameRecords:
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:
-    """Return the arrays of one column as one."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     return type(parts[0])._concat_same_type(parts)  # an extension array of pandas

@@ -151,13 +151,11 @@ class StructCodec:
         return True
 
     def decode(self, kept: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the value, an object of the caller's own."""
         if self._readers is None:
             return tuple(kept.values())
         return self.decode_key(tuple(kept.values()))
 
     def decode_key(self, kept: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the key of a map."""
         if self._readers is None:
             return kept if type(kept) is tuple else tuple(kept)
         return tuple([read(value) for read, value in zip(self._readers, kept, strict=True)])

@@ -250,7 +250,6 @@ class Survey:
 
     @property
     def windows(self) -> StoredPart | None:
-        """The windows."""
         return self._part(WINDOWS)
 
     @property

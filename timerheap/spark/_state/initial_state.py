@@ -15,10 +15,7 @@ from timerheap.spark._columns import added_name
 from timerheap.spark._compat import refuse_connect, state_path, without_globs
 from timerheap.spark._plan.arguments import data_frame
 from timerheap.spark._state.checkpoint_reader import expect_readable, first_line, path_of
-from timerheap.spark._state.state_tables import (
-    EVENT_TIME,
-    PROCESSING_TIME,
-)
+from timerheap.spark._state.state_tables import EVENT_TIME, PROCESSING_TIME
 
 
 class InitialState:

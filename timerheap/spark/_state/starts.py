@@ -82,7 +82,6 @@ class _FromTables:
     spark: SparkSession
 
     def group(self, query: Query) -> KeyGroup:
-        """Return a key group without states."""
         return KeyGroup(query.layout)
 
     def partitions(
@@ -145,12 +144,7 @@ def _split_tables(
             )
         value = _added(query, argument, df, "value", from_arrow_type(state.type, True))
         table = ContentsTable(
-            name,
-            state.shape,
-            state.type,
-            state.schema,
-            _ttl(rehearsal, name),
-            expiry_namespace(name),
+            name, state.shape, state.type, state.schema, _ttl(rehearsal, name), expiry_namespace(name)
         )
         parts.append(split(argument, df, {VALUE: value}, table))
     if initial.timers is not None:

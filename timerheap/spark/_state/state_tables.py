@@ -78,7 +78,6 @@ class Splitter:
     query: Query
 
     def __call__(self, values: pa.Table) -> pa.Table:
-        """Split the key group whose values these are."""
         placement = Placement.running(self.query.max_parallelism)
         columns = (values.column(name).to_pylist() for name in ("kind", "id", "text"))
         store, manifest = stored_chunks({(kind, id_): text for kind, id_, text in zip(*columns, strict=True)})
@@ -132,7 +131,6 @@ class GroupReader:
         return [MANIFEST, *self.kinds]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the key groups of a partition."""
         begun: dict[int, _Texts] = {}
         for batch in batches:
             for label, kind, id_, text in zip(*(c.to_pylist() for c in batch.columns), strict=True):
@@ -369,7 +367,6 @@ class TimerTable:
     """Timers in the columns `TIMER`."""
 
     def __call__(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Iterator[Entries]:
-        """Yield the timers of each time domain."""
         times, event_time, names = (rows.column(name) for name in TIMER)
         whole = named_timers(times, pa.array(hashes), names.cast(pa.string()))
         event_time = event_time.to_numpy(zero_copy_only=False)
@@ -387,7 +384,6 @@ class RowTable:
     watermark: int
 
     def __call__(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Iterator[Entries]:
-        """Yield the rows."""
         columns = [narrow_column(rows.column(field.name), field.type) for field in list(self.schema)[:-2]]
         time = rows.column(self.event_time)
         timestamps = event_millis(time)
@@ -412,7 +408,6 @@ class TableSplitter:
     table: Splits
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Split the rows of a task."""
         freeze_modules()
         placement = Placement.running(self.max_parallelism)
         held: list[pa.RecordBatch] = []
@@ -453,7 +448,6 @@ class ClockSplitter:
     clock: bytes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield a row for each key group."""
         placement = Placement.running(self.max_parallelism)
         for batch in batches:
             if len(batch):

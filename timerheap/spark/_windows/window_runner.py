@@ -65,7 +65,6 @@ class BatchLog:
             self._add(data)
 
     def replace(self, snapshot: Callable[[], pa.RecordBatch]) -> None:
-        """Replace the log by a snapshot."""
         if self._memory is not PROCESS:
             data = snapshot().serialize()
             self.clear()
@@ -143,24 +142,20 @@ class WindowsPart(ABC):
         return with_version(self.merge(batches), self._version)
 
     def count_losses(self) -> int:
-        """Return the number of slices that were removed, or of keys that lost their last session."""
         return self._losses
 
     def pending(self, event_time: bool) -> tuple[int, int | None]:
-        """Return the number of timers of a time domain, and when the next is due."""
         if self.windows.assigner.is_event_time != event_time:
             return 0, None
         return len(self.windows.timers), self.windows.next_timer()
 
     def misfit(self, stored: str) -> ValueError:
-        """Return the error for a checkpoint that has other windows."""
         return ValueError(
             f"the checkpoint has the windows {stored}, and the query has {self.name}; keep the "
             "windows and their aggregates as they were, or start a new checkpoint"
         )
 
     def ids(self) -> np.ndarray:
-        """Return the ids of the keys that have accumulators."""
         return self._partials().key_ids
 
     @staticmethod
@@ -190,7 +185,6 @@ class WindowsPart(ABC):
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
     def changes(self) -> pa.RecordBatch | None:
-        """Return the groups that have changed or are gone since the last call."""
         changed = self._changed()
         if changed is None:
             return None
@@ -202,7 +196,6 @@ class WindowsPart(ABC):
         return self._batch(self._all(), np.empty(0, np.int64))
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """See `CheckpointedPart`; `loaded` restores what was replayed."""
         if batch.schema != self.schema:
             raise ValueError(
                 f"the checkpoint's windows must have the columns {self.schema}, got {batch.schema}; "
@@ -297,16 +290,13 @@ class WindowWork(KeyedWork):
     bounds: list[pa.Field]  # of the result: the start, the end and the time of the window
 
     def runner(self, query: Query, placement: Placement) -> Runner:
-        """Return what runs the windows."""
         return WindowRunner(self, query)
 
     @property
     def name(self) -> str:
-        """Describe the windows and their aggregates."""
         return self.spec.name
 
     def part(self, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> WindowsPart:
-        """Return the windows of one key group."""
         sliced = isinstance(self.spec.assigner, SliceAssigner)
         return (SlicesPart if sliced else SessionsPart)(self.spec, memory, head)
 

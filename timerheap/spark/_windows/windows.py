@@ -11,13 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BooleanType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
 
 from timerheap._arguments import Length, positive
 from timerheap.spark._columns import (
@@ -116,7 +110,6 @@ class WindowPlan:
     computed: list[ResolvedAggregate]
 
     def result(self) -> DataFrame:
-        """Return the DataFrame."""
         source, time = self.source, self.source.event_time
         keys = self.keys or [NO_KEY]
         rows = marked(replace(source, df=self._with_times()))
@@ -212,7 +205,6 @@ class WindowPlan:
         return StructType(fields)
 
     def work(self) -> WindowWork:
-        """Return the aggregates as the workers receive them."""
         fields = list(to_arrow_schema(self._result()))[len(self.keys) :]
         return WindowWork(
             spec=self._spec(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -66,13 +67,11 @@ class _Each(ProcessJoinFunction):
         return [self._join(left, right)]
 
 
+@dataclass
 class _Context(ProcessJoinFunction.Context):
-    def __init__(
-        self, left_timestamp: int | None, right_timestamp: int | None, ctx: KeyedCoProcessFunction.Context
-    ) -> None:
-        self._left = left_timestamp
-        self._right = right_timestamp
-        self._ctx = ctx
+    _left: int | None
+    _right: int | None
+    _ctx: KeyedCoProcessFunction.Context
 
     def get_left_timestamp(self) -> int | None:
         return self._left

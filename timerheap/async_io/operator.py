@@ -187,10 +187,7 @@ async def _one_error(tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.TaskGrou
 
 
 class AsyncInput(Generic[IN, OUT]):
-    """The input of a running `AsyncWaitOperator` (Flink: ``Input``).
-
-    Created by `AsyncWaitOperator.open`.
-    """
+    """The input of a running `AsyncWaitOperator` (Flink: ``Input``). Created by `AsyncWaitOperator.open`."""
 
     def __init__(
         self,

@@ -429,8 +429,7 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
 
     Notes
     -----
-    PyFlink: ``pyflink.datastream.window.CountSlidingWindowAssigner``. PyFlink's windows keep their elements
-    after they have fired, although nothing uses them any more; here they are deleted.
+    PyFlink: ``pyflink.datastream.window.CountSlidingWindowAssigner``; see `CountTumblingWindowAssigner`.
     """
 
     def __init__(self, window_size: int, window_slide: int) -> None:

@@ -30,17 +30,11 @@ from timerheap.spark._group.memory import (
 from timerheap.types import LOCAL
 
 _FORMATS: dict[pa.DataType, str] = {
-    pa.int8(): "integer",
-    pa.int16(): "integer",
-    pa.int32(): "integer",
-    pa.int64(): "integer",
-    pa.float32(): "float",
-    pa.float64(): "float",
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), "integer"),
+    **dict.fromkeys((pa.float32(), pa.float64()), "float"),
     pa.bool_(): "bool",
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
+    **dict.fromkeys((pa.string(), pa.large_string()), "string"),
+    **dict.fromkeys((pa.binary(), pa.large_binary()), "binary"),
 }
 
 _FIRST, _LAST = np.datetime64("0001-01-02", "us"), np.datetime64("9999-12-31", "us")  # in each time zone
@@ -433,10 +427,7 @@ class Column:
         self._layout.allow_nulls(values, len(self) + more)
 
     def overwrite(self, places: np.ndarray, values: pa.Array) -> None:
-        """Replace the values at distinct `places` of a column of `fixed_width`; O(len(values)).
-
-        A MemoryError leaves the column as it was.
-        """
+        """Replace the values at distinct `places`; O(n). A MemoryError leaves the column as it was."""
         if len(values := self.fitting(values)):
             self._layout.allow_nulls(values, len(self))
             self._layout.overwrite(places, values)

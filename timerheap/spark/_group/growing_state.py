@@ -455,10 +455,7 @@ def _codes(keys: pa.Array) -> np.ndarray:
 
 
 class ListTable(GrowingState[list[Any]]):
-    """The lists of one state; see `GrowingState` for its parameters.
-
-    Implements `timerheap._states.ListContents`.
-    """
+    """The lists of one state (`timerheap._states.ListContents`); see `GrowingState` for its parameters."""
 
     shape = "list"
 
@@ -524,10 +521,7 @@ class _Changes:
 
 
 class MapTable(GrowingState[dict[Any, Any]]):
-    """The maps of one state; see `GrowingState` for its parameters.
-
-    Implements `timerheap._states.MapContents`.
-    """
+    """The maps of one state (`timerheap._states.MapContents`); see `GrowingState` for its parameters."""
 
     shape = "map"
     _row_type = staticmethod(log_type)

@@ -190,10 +190,7 @@ def set_bits(buffer: Buffer, places: np.ndarray, bits: np.ndarray) -> None:
 
 
 class FreeSpace:
-    """Free ranges of bytes, sorted; adjacent ranges are one range.
-
-    Each method costs O(number of ranges).
-    """
+    """Free ranges of bytes, sorted; adjacent ranges are one range. Each method costs O(number of ranges)."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

@@ -22,10 +22,7 @@ from timerheap.spark._group.columns import Slab, python_values
 from timerheap.spark._group.memory import PROCESS, Memory
 
 _CELL_CLASSES: dict[pa.DataType, type] = {
-    pa.int8(): int,
-    pa.int16(): int,
-    pa.int32(): int,
-    pa.int64(): int,
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
     pa.float64(): float,
     pa.bool_(): bool,
 }
@@ -88,10 +85,7 @@ class IdTable:
         return self._index.find_many(ids)[1]
 
     def places(self, ids: np.ndarray) -> np.ndarray:
-        """Return the places of `ids`, which are in the table, below `end`: int64, shape (n,).
-
-        They are valid until the next change.
-        """
+        """Return the places of `ids` in the table, below `end`, until the next change: int64, shape (n,)."""
         return self._index.find_many(ids)[0]
 
     @property
@@ -616,10 +610,7 @@ def _taken(columns: list[pa.Array], rows: np.ndarray) -> list[pa.Array]:
 
 
 def shown_keys(schema: pa.Schema) -> dict[int, pa.Field]:
-    """Return the key columns that are the user's, by number, under their names in the user's rows.
-
-    The schema is that of chunks of a `KeyTable`.
-    """
+    """Return the user's key columns in chunks of a `KeyTable`, by number, under their names in the rows."""
     return {
         number: field.with_name(field.metadata[NAME].decode()).remove_metadata()
         for number, field in enumerate(KeyTable.fields(schema))

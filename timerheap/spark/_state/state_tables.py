@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -86,13 +86,8 @@ class Splitter:
         found = dict(split(group, placement.max_parallelism, clocked))
         clock = read_clock(manifest, store) if clocked else None
         key_groups = range(placement.max_parallelism) if clocked else found
-        rows = [
-            (label_of(key_group % placement.partitions), key_group, clock, found.get(key_group))
-            for key_group in key_groups
-        ]
-        return pa.Table.from_pylist(
-            [dict(zip(INITIAL_SCHEMA.names, row, strict=True)) for row in rows], INITIAL_SCHEMA
-        )
+        contents = {key_group: found.get(key_group) for key_group in key_groups}
+        return pa.Table.from_batches([_initial(placement, contents, clock)])
 
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -456,7 +451,7 @@ class ClockSplitter:
 
 
 def _initial(
-    placement: Placement, contents: dict[int, bytes] | dict[int, None], clock: bytes | None = None
+    placement: Placement, contents: Mapping[int, bytes | None], clock: bytes | None = None
 ) -> pa.RecordBatch:
     rows = [
         {

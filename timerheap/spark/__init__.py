@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from timerheap.spark._real_time.start import run_real_time, start_real_time
     from timerheap.spark._settings import settings
-    from timerheap.spark._sql.planner import sql
+    from timerheap.spark._sql.sql import sql
     from timerheap.spark._state.checkpoint_reader import CheckpointState, read_checkpoint
     from timerheap.spark._state.initial_state import InitialState
     from timerheap.spark._stateful_timers import GroupStateTimers, ProcessorTimers
@@ -91,7 +91,7 @@ _HOMES = {
     "spark._processors.transform_with_state": "transform_with_state transform_with_state_in_pandas",
     "spark._real_time.start": "run_real_time start_real_time",
     "spark._settings": "settings",
-    "spark._sql.planner": "sql",
+    "spark._sql.sql": "sql",
     "spark._stateful_timers": "GroupStateTimers ProcessorTimers",
     "spark._windows.window_operator": "WindowedBy window_operator",
     "spark._windows.windows": "GroupedWindows Windows cumulate hop session tumble",

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import timerheap.spark
 from timerheap.spark._sql.parser import parsed
-from timerheap.spark._sql.planner import _Planner
+from timerheap.spark._sql.planner import Planner
 from timerheap.spark._sql.timed_tables import Tables
 
 pytestmark = pytest.mark.spark
@@ -226,7 +226,7 @@ def test_a_window_of_rows_ends_after_the_hour_that_is_repeated(spark: SparkSessi
     hour, one = 3_600_000, AUTUMN - 3_600_000  # 1:00 in summer time
     df = spark.createDataFrame([(one + at * hour,) for at in range(-1, 4)], "ms long")
     df.selectExpr("timestamp_millis(ms) AS ts").createOrReplaceTempView("l")
-    planner = _Planner(Tables(spark, None, None, "America/New_York"))
+    planner = Planner(Tables(spark, None, None, "America/New_York"))
     found = planner.relation(
         parsed("SELECT * FROM TABLE(TUMBLE(TABLE l, DESCRIPTOR(ts), INTERVAL '1' HOUR))")
     )

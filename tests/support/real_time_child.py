@@ -158,7 +158,7 @@ class Child:
         self.folder = folder
         settings = timerheap.spark.settings(real_time=True)
         settings["spark.sql.streaming.realTimeMode.minBatchDuration"] = "1000"
-        self.spark = start_spark(folder / "spark", cores=20, settings=settings)
+        self.spark = start_spark(folder / "spark", cores=32, settings=settings)
         self.source = Source(self.spark)
         self.queries: dict[str, StreamingQuery] = {}
 

@@ -127,11 +127,6 @@ class StatusWatermarkValve:
     def input_watermark_status(self, status: WatermarkStatus, channel: int) -> None:
         """Set the status of a channel.
 
-        Parameters
-        ----------
-        status : WatermarkStatus
-        channel : int
-
         Raises
         ------
         TypeError, IndexError

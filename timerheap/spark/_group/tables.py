@@ -515,7 +515,6 @@ class KeyTable:
             self._dropped.append(dead)
 
     def _forget(self, ids: np.ndarray) -> None:
-        """Forget where keys were displaced to."""
         if not len(self._hashes):
             return
         ids = ids[self._hashes.find(ids)]

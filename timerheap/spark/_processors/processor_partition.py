@@ -229,7 +229,6 @@ class ProcessorRunner:
         return sorted(range(len(pairs)), key=pairs.__getitem__)
 
     def _key_rows(self, keys: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Return keys as timers receive them."""
         columns: list[Any] = [
             list(map(read, values))
             for read, values in zip(self._key_readers, zip(*keys, strict=True), strict=True)
@@ -243,7 +242,6 @@ class ProcessorRunner:
         self._times = TimerValues(self._now, watermark)
 
     def purge(self, bound: BoundGroup) -> None:
-        """Remove what has expired in a key group."""
         bound.expiries.purge(False, self._now)
 
 
@@ -405,7 +403,6 @@ class ProcessorPartition(Partition):
         return self._runner.bind(group), stored
 
     def _timely(self, rows: KeyedRows, seen: int, bound: BoundGroup) -> KeyedRows:
-        """Return the rows that are not late."""
         if not (self._follows and self._work.event_time):
             return rows
         late = _late_in_spark(rows.rows, self._work.event_time, max(seen, 0))  # Spark's watermark begins at 0
@@ -486,7 +483,6 @@ class ProcessorWork(Work):
         return Rehearsal(times_to_live=times_to_live, keeps_expiries=True)
 
     def partition(self, task: Task) -> TaskPartition:
-        """Return what runs the processor on a partition of a stream."""
         return ProcessorPartition(self, task)
 
     def batch(self, query: Query, packed: pa.Table, initial: pa.Table | None, mail: Mail) -> ResultBuffer:

@@ -572,10 +572,6 @@ def read_checkpoint(
         The micro-batch after which to read the state; by default the last one that has finished. Spark keeps
         the state of ``spark.sql.streaming.minBatchesToRetain`` micro-batches.
 
-    Returns
-    -------
-    CheckpointState
-
     Raises
     ------
     TypeError, ValueError
@@ -627,7 +623,6 @@ def read_checkpoint(
 
 
 def _query_id(spark: SparkSession, path: str) -> str:
-    """Return the id of the query of a checkpoint."""
     (row,) = spark.read.text(f"{without_globs(path)}/metadata", wholetext=True).collect()
     return str(json.loads(row.value)["id"])
 

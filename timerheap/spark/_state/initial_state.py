@@ -107,10 +107,6 @@ class InitialState:
         batch_id : int, optional
             The micro-batch after which to read the state; by default the last one that has finished.
 
-        Returns
-        -------
-        InitialState
-
         Raises
         ------
         TypeError, ValueError

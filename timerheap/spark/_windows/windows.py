@@ -437,10 +437,6 @@ def hop(
     slide : int, timedelta or str
         Distance between the starts of two windows, in ms. The order is that of Spark's ``window()``.
 
-    Returns
-    -------
-    Windows
-
     Raises
     ------
     TypeError, ValueError
@@ -476,10 +472,6 @@ def cumulate(
         Length of the longest window, a multiple of `step`. After it the next windows start.
     step : int, timedelta or str
         Difference in length between a window and the next, in ms.
-
-    Returns
-    -------
-    Windows
 
     Raises
     ------
@@ -518,10 +510,6 @@ def session(
         Event-time column, as in `tumble`.
     gap : int, timedelta or str
         Time from the last row of a session to its end, in ms.
-
-    Returns
-    -------
-    Windows
 
     Raises
     ------

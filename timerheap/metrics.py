@@ -54,10 +54,6 @@ class Meter:
 class DistributionResult:
     """The values of a distribution.
 
-    Parameters
-    ----------
-    count, sum, min, max : int
-
     Examples
     --------
     >>> DistributionResult(count=4, sum=10, min=1, max=4).mean

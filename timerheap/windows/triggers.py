@@ -324,12 +324,7 @@ class DeltaTrigger(QuietTrigger):
 
 
 class PurgingTrigger(Trigger):
-    """Fires when another trigger fires, and then deletes the contents of the window.
-
-    Parameters
-    ----------
-    nested_trigger : Trigger
-    """
+    """Fires when another trigger fires, and then deletes the contents of the window."""
 
     def __init__(self, nested_trigger: Trigger) -> None:
         if not isinstance(nested_trigger, Trigger):

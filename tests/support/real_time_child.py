@@ -243,6 +243,9 @@ class Child:
         echoes = {(key, at, 0) for key, at, _ in source.sent} | {(key, -1, 1) for key, _, _ in source.sent}
         self.expect("clock", echoes)
         wait(lambda: set(lines(file.with_suffix(".sink"))) >= wanted, query)
+        commits = self.folder / "check points/rows/commits"
+        ended = len(list(commits.glob("[0-9]*")))
+        wait(lambda: len(list(commits.glob("[0-9]*"))) > ended, query)  # the epoch that had the last of them
         query.stop()
         found = lines(file.with_suffix(".sink"))
         self.tell(rows=sorted(set(found)), times=len(found), **{"rows wanted": sorted(wanted)})

@@ -11,11 +11,7 @@ DuckDB's on one.
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +22,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from figures import write_json
-from flights import spark_session
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from three_ways import Variants, compared, in_turn, median
 from usage import cpu
 
 import timerheap.spark
@@ -52,7 +47,6 @@ TRADES = "symbol string, at timestamp, quantity bigint"
 QUOTES = "symbol string, at timestamp, price double"
 RESULT = "symbol string, at timestamp, quantity bigint, at_right timestamp, price double"
 DELAY = "1 second"
-SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": (1 << 31) - 1, "spark.sql.session.timeZone": "UTC"}
 
 
 def write(folder: Path, events: int, batches: int) -> None:
@@ -136,23 +130,6 @@ def by_polars(data: Path) -> Any:
     return trades.join_asof(quotes, on="at", by="symbol", coalesce=True, check_sortedness=False).collect()
 
 
-def spent(action: Callable[[], object], jvm: int | None) -> dict[str, float]:
-    """Return the seconds and the CPU seconds of an action, in this process if there is no JVM."""
-    start, own = time.perf_counter(), time.process_time()
-    before = None if jvm is None else cpu(jvm)
-    action()
-    seconds = time.perf_counter() - start
-    if jvm is None or before is None:
-        return {"seconds": seconds, "jvm": 0.0, "python": time.process_time() - own}
-    used = cpu(jvm).since(before)
-    return {"seconds": seconds, "jvm": used.jvm, "python": used.python}
-
-
-def median(rounds: list[dict[str, float]]) -> dict[str, float]:
-    """Return the medians of each figure."""
-    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
-
-
 def batch(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str, float]]:
     """Return what the variants take for all rows as one batch; those of Spark write to nowhere."""
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
@@ -161,17 +138,13 @@ def batch(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str, f
         inputs = [spark.read.parquet(str(data / name)) for name in ("trades", "quotes")]
         return lambda: join(*inputs).write.format("noop").mode("overwrite").save()
 
-    variants: dict[str, tuple[Callable[[], object], int | None]] = {
+    variants: Variants = {
         "timerheap": (of_spark(by_timerheap), jvm),
         "spark": (of_spark(by_window), jvm),
         "duckdb": (lambda: by_duckdb(data), None),
         "polars": (lambda: by_polars(data), None),
     }
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
-    for _ in range(rounds + 1):
-        for name, (action, process) in variants.items():
-            taken[name].append(spent(action, process))
-    return {name: median(each[1:]) for name, each in taken.items()}
+    return in_turn(variants, rounds)
 
 
 def stream(spark: SparkSession, data: Path, work: Path) -> dict[str, dict[str, float]]:
@@ -246,40 +219,11 @@ def operator(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str
     text = """SELECT t.symbol, t.at, t.quantity, q.at AS at_right, q.price FROM trades_here t
         ASOF LEFT JOIN quotes_here q ON t.symbol = q.symbol AND t.at >= q.at"""
     variants = {"operator": own, "duckdb": lambda: connection.sql(text).to_arrow_table()}
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
-    for _ in range(rounds + 1):
-        for name, action in variants.items():
-            taken[name].append(spent(action, None))
-    return {name: median(each[1:]) for name, each in taken.items()}
+    return in_turn({name: (action, None) for name, action in variants.items()}, rounds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--events", type=int, default=1_000_000, help="in a micro-batch, of both inputs")
-    parser.add_argument("--batches", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3, help="of the batch")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    options = parser.parse_args()
-    figures: dict[str, dict[str, dict[str, float]]] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        write(root / "data", options.events, options.batches)
-        with spark_session(root / "spark.log", SETTINGS) as spark:
-            every = options.events * options.batches
-            print(f"{'':10}{'':14}{'rows/s':>12}{'JVM ns/row':>12}{'Python ns/row':>15}")
-            for kind, n, measured in (
-                ("operator", every, lambda: operator(spark, root / "data", options.rounds)),
-                ("batch", every, lambda: batch(spark, root / "data", options.rounds)),
-                ("stream", options.events, lambda: stream(spark, root / "data", root / "stream")),
-            ):
-                figures[kind] = measured()
-                for name, took in figures[kind].items():
-                    jvm, python = (took[side] * 1e9 / n for side in ("jvm", "python"))
-                    rate = f"{n / took['seconds']:12,.0f}"
-                    print(f"{kind:10}{name:14}{rate}{jvm:12,.0f}{python:15,.0f}", flush=True)
-    write_json(options.json, figures)
+    compared(__doc__, write, operator, batch, stream)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ remains without Spark and without the exchange of rows, on one thread, beside Du
 
 from __future__ import annotations
 
-import argparse
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,9 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from asof import SETTINGS, SPAN, START, SYMBOLS, median, spent
-from figures import write_json
-from flights import spark_session
+from asof import SPAN, START, SYMBOLS
 from pyspark.sql import DataFrame, SparkSession
+from three_ways import Variants, compared, in_turn, median
 from usage import cpu
 
 import timerheap.spark
@@ -78,16 +75,12 @@ def batch(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str, f
     def of_spark(result: Callable[[], DataFrame]) -> Callable[[], object]:
         return lambda: result().write.format("noop").mode("overwrite").save()
 
-    variants: dict[str, tuple[Callable[[], object], int | None]] = {
+    variants: Variants = {
         "timerheap": (of_spark(lambda: timerheap.spark.sql(spark, QUERIES["all"])), jvm),
         "spark": (of_spark(lambda: spark.sql(QUERIES["all"])), jvm),
         "duckdb": (lambda: duckdb.sql(files).to_arrow_table(), None),
     }
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
-    for _ in range(rounds + 1):
-        for name, (action, process) in variants.items():
-            taken[name].append(spent(action, process))
-    return {name: median(each[1:]) for name, each in taken.items()}
+    return in_turn(variants, rounds)
 
 
 def stream(spark: SparkSession, data: Path, work: Path) -> dict[str, dict[str, float]]:
@@ -156,40 +149,11 @@ def operator(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str
 
         variants[f"{name}, own"] = own
         variants[f"{name}, duckdb"] = lambda text=text: connection.sql(text).to_arrow_table()
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
-    for _ in range(rounds + 1):
-        for name, action in variants.items():
-            taken[name].append(spent(action, None))
-    return {name: median(each[1:]) for name, each in taken.items()}
+    return in_turn({name: (action, None) for name, action in variants.items()}, rounds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--events", type=int, default=1_000_000, help="in a micro-batch")
-    parser.add_argument("--batches", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3, help="of the batch")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    options = parser.parse_args()
-    figures: dict[str, dict[str, dict[str, float]]] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        write(root / "data", options.events, options.batches)
-        with spark_session(root / "spark.log", SETTINGS) as spark:
-            every = options.events * options.batches
-            print(f"{'':10}{'':16}{'rows/s':>12}{'JVM ns/row':>12}{'Python ns/row':>15}")
-            for kind, n, measured in (
-                ("operator", every, lambda: operator(spark, root / "data", options.rounds)),
-                ("batch", every, lambda: batch(spark, root / "data", options.rounds)),
-                ("stream", options.events, lambda: stream(spark, root / "data", root / "stream")),
-            ):
-                figures[kind] = measured()
-                for name, took in figures[kind].items():
-                    jvm, python = (took[side] * 1e9 / n for side in ("jvm", "python"))
-                    rate = f"{n / took['seconds']:12,.0f}"
-                    print(f"{kind:10}{name:16}{rate}{jvm:12,.0f}{python:15,.0f}", flush=True)
-    write_json(options.json, figures)
+    compared(__doc__, write, operator, batch, stream)
 
 
 if __name__ == "__main__":

@@ -281,7 +281,10 @@ class TimerService(ABC):
 
     @abstractmethod
     def next_processing_time_timer(self, *, name: str | None = None) -> int | None:
-        """Return the timestamp of the next processing-time timer, or None; see `next_event_time_timer`."""
+        """Return the timestamp of the next processing-time timer, or None.
+
+        A scan, O(n); with a `name` O(1).
+        """
 
     @abstractmethod
     def delete_all_timers(self) -> int:

@@ -137,7 +137,10 @@ cdef class _Heap(_HeapMemory):
         int
             The number of timers removed.
 
-        Raises as `push_many`.
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `push_many`.
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column key = rows.take(key_hashes, "key_hashes")

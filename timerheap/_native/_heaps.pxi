@@ -93,7 +93,10 @@ cdef class TimerHeap(_Heap):
         ndarray of bool, shape (n,)
             Whether each timer was in the heap.
 
-        Raises as `push_many`.
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `push_many`.
         """
         return self.remove_rows(timestamps, key_hashes, namespaces, False)
 
@@ -112,7 +115,10 @@ cdef class TimerHeap(_Heap):
         ndarray of bool, shape (n,)
             Whether each timer was in the heap.
 
-        Raises as `push_many`.
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `push_many`.
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column ts = rows.take(timestamps, "timestamps")
@@ -218,7 +224,10 @@ cdef class KeyTimerHeap(_Heap):
         found : ndarray of bool, shape (n,)
             Whether there is a timer.
 
-        Raises as `push_many`.
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `push_many`.
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column key = rows.take(key_hashes, "key_hashes")
@@ -243,7 +252,10 @@ cdef class KeyTimerHeap(_Heap):
         ndarray of bool, shape (n,)
             Whether each timer was in the heap.
 
-        Raises as `push_many`.
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `push_many`.
         """
         return self.remove_rows(0, key_hashes, namespaces, False)
 

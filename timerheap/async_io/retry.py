@@ -9,6 +9,19 @@ from typing import Any
 
 from timerheap._arguments import Length, positive, positive_int
 
+__all__ = [
+    "NO_RETRY_STRATEGY",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
+    "ExponentialBackoffDelayRetryStrategy",
+    "FixedDelayRetryStrategy",
+    "NoRetryStrategy",
+    "RetryPredicate",
+    "empty_result_predicate",
+    "exception_type_predicate",
+    "has_exception_predicate",
+]
+
 ResultPredicate = Callable[[list[Any]], bool]
 ExceptionPredicate = Callable[[Exception], bool]
 
@@ -221,7 +234,8 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
     multiplier : float
         The factor from each delay to the next, which is truncated to whole ms; more than 0.
     result_predicate, exception_predicate : callable, optional
-        As in `FixedDelayRetryStrategy`; at least one is required.
+        Functions of the list of results, and of the exception, that return whether to retry. At least one is
+        required.
     """
 
     def __init__(

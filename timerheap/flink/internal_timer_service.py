@@ -150,14 +150,20 @@ class InternalTimerService(Generic[K, N]):
     def delete_event_time_timer(self, namespace: N, timestamp: int) -> None:
         """Delete a timer of the current key if it exists.
 
-        Raises as `register_event_time_timer`.
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As for `register_event_time_timer`.
         """
         self.event_time_timers.remove((timestamp, self.key_context.current_key, namespace))
 
     def delete_processing_time_timer(self, namespace: N, timestamp: int) -> None:
         """Delete a timer of the current key if it exists; the clock's callback for it is kept.
 
-        Raises as `register_event_time_timer`.
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As for `register_event_time_timer`.
         """
         self.processing_time_timers.remove((timestamp, self.key_context.current_key, namespace))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import index
 from os import PathLike
+from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from timerheap.flink.internal_timer import InternalTimer
@@ -37,11 +38,13 @@ class CachedHead:
         self.forget()
 
     def forget(self) -> None:
+        """Empty the cache."""
         self._cache: list[bytes] = []
         self._through: bytes | None = FIRST
         self._beyond: int | None = None  # the number of entries that are not cached, or None if unknown
 
     def first(self) -> bytes | None:
+        """Return the first entry, or None."""
         if not self._cache and self._through is not None:
             # Continue where the last read ended; RocksDB would iterate over everything removed since.
             self._cache = next(self.store.scan(self._through, size=_CACHED), [])
@@ -245,7 +248,10 @@ class RocksDBTimerQueue(Generic[K, N]):
     def remove(self, timer: tuple[int, K, N], /) -> bool:
         """Remove a timer if it is present; return True if it was the head, which `peek` returns.
 
-        Raises as `add`.
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`.
         """
         data = self._bytes_of(timer)
         return data == self._timers.remove(data)
@@ -267,14 +273,20 @@ class RocksDBTimerQueue(Generic[K, N]):
     def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
         """Add every timer that is not present, in bulk; on an error, add none.
 
-        Raises as `add`.
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`.
         """
         self._timers.add_many([self._bytes_of(timer) for timer in timers])
 
     def remove_keys(self, keys: Iterable[K], /) -> int:
         """Remove all timers of many keys in one scan; return their number.
 
-        Raises as `add`; no timer is then removed.
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`; no timer is then removed.
         """
         if isinstance(keys, str | bytes):
             raise TypeError(f"keys must be an iterable of keys, got the single key {keys!r}")
@@ -289,7 +301,10 @@ class RocksDBTimerQueue(Generic[K, N]):
     def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
         """Return the timers of one key in firing order. A scan, O(n).
 
-        Raises as `add`.
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`.
         """
         part = self._bytes_of_key(key)
         return [self._timer_of(data) for data in self._scan() if data.startswith(part, 8)]
@@ -331,7 +346,9 @@ class RocksDBTimerQueue(Generic[K, N]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:

@@ -128,7 +128,10 @@ class TimerQueue(Generic[K, N]):
         bool
             Whether it was the head, which `peek` returns.
 
-        Raises as `add`.
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As for `add`.
         """
         timestamp, pair, identity = self._look_up(timer)
         if identity is None:
@@ -162,7 +165,10 @@ class TimerQueue(Generic[K, N]):
         timers : iterable of InternalTimer or tuple
             The timestamps, keys and namespaces of the timers.
 
-        Raises as `add`; no timer is then added.
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As for `add`; no timer is then added.
         """
         timestamps: list[int] = []
         identities: list[_Identity[K, N]] = []
@@ -211,7 +217,10 @@ class TimerQueue(Generic[K, N]):
     def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
         """Return the timers of one key in firing order. A scan, O(n).
 
-        Raises as `remove_keys`.
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As for `remove_keys`.
         """
         ids = [identity.id for identity in self._identities_of((key,))]
         return self._in_order(np.isin(self._heap.key_hashes, ids))

@@ -244,8 +244,44 @@ class InternalTimeServiceManager(Generic[K]):
         fire: their order, and the order of timers and watermarks, stays the same. A higher watermark waits
         until the advance in progress has finished.
 
-        The arguments, what is returned and what is raised are those of
-        `InternalTimerService.try_advance_watermark`, which has an example.
+        Parameters
+        ----------
+        watermark : int
+            As in `advance_watermark`.
+        limit : int
+            The maximum number of timers to fire, 1 or more.
+
+        Returns
+        -------
+        bool
+            Whether all due timers have fired.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            If `watermark` is not an int64, or `limit` is not an int of 1 or more.
+        Exception
+            As for `advance_watermark`.
+
+        Examples
+        --------
+        >>> from timerheap.flink import InternalTimeServiceManager, ManualProcessingTimeService
+        >>> class Print:
+        ...     def on_event_time(self, timer): print("fires", timer.timestamp)
+        >>> manager = InternalTimeServiceManager(
+        ...     ManualProcessingTimeService(), emit_watermark=lambda watermark: print("downstream", watermark)
+        ... )
+        >>> service = manager.get_internal_timer_service("timers", Print())
+        >>> manager.key_context.current_key = "N14228"
+        >>> for timestamp in (10, 20, 30):
+        ...     service.register_event_time_timer(None, timestamp)
+        >>> while not manager.try_advance_watermark(50, limit=2):
+        ...     print("time for something else")
+        fires 10
+        fires 20
+        time for something else
+        fires 30
+        downstream 50
         """
         watermark, limit = int64("watermark", watermark), positive_int("limit", limit)
         self._begin(watermark)

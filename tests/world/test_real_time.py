@@ -80,7 +80,7 @@ class Query:
 
     def start(self) -> None:
         """Start the process."""
-        path = f"{CHILD.parent}:{os.environ.get('PYTHONPATH', '')}"
+        path = os.pathsep.join(filter(None, [str(CHILD.parent), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, CHILD, self.file],
             env=os.environ | {"PYTHONPATH": path},

@@ -26,7 +26,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("real_time")
-    path = f"{SUPPORT}:{os.environ.get('PYTHONPATH', '')}"
+    path = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
     run = subprocess.run(
         [sys.executable, SUPPORT / "real_time_child.py", folder],
         env=os.environ | {"PYTHONPATH": path},

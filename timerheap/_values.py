@@ -191,6 +191,7 @@ class ArrowCodec:
         self._read = reader(type_, row_class, local_leaf)
 
     def encode(self, value: Any) -> Any:
+        """Return what is kept of `value`; raise ValueError if it does not fit."""
         fits = type(value) is self._class and (self._integers is None or value in self._integers)
         if fits and value == value:  # is not NaN
             return value

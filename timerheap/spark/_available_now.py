@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -35,7 +35,7 @@ _NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 _CLOCK = re.compile(r"TransformWithState.*, ProcessingTime, |ProcessingTimeTimeout")
 _ROUNDS = 2  # of micro-batches without rows: Spark's operators see in the second what the first has changed
 
-settings_lock = threading.Lock()
+_settings = threading.Lock()
 
 
 def run_available_now(
@@ -140,13 +140,7 @@ def _starting(
     writer: DataStreamWriter, path: str | None, table: str | None
 ) -> tuple[Callable[[], StreamingQuery], _Log | None]:
     """Return what starts a query, and its micro-batches if it has a clock."""
-    if not on_connect(writer) and not isinstance(writer, DataStreamWriter):
-        raise TypeError(
-            f"writer must be a DataStreamWriter, such as df.writeStream returns it, got {writer!r}"
-        )
-    if path is not None and table is not None:
-        raise ValueError(f"table must be None if there is a path, got {table!r} and {path!r}")
-    df, checkpoint = written(writer)
+    df, checkpoint, start = writing(writer, path, table)
     log = None
     if _CLOCK.search(analyzed_plan(df)):
         if checkpoint is None:
@@ -155,28 +149,44 @@ def _starting(
                 "clock, and micro-batches without rows are planned in its checkpoint"
             )
         log = _Log(df.sparkSession, checkpoint)
-    return lambda: writer.start(path) if table is None else writer.toTable(table), log
+    return start, log
+
+
+def writing(
+    writer: DataStreamWriter, path: str | None, table: str | None
+) -> tuple[DataFrame, str | None, Callable[[], StreamingQuery]]:
+    """Check a writer and where it writes; return its result, its checkpoint, and what starts it."""
+    if not on_connect(writer) and not isinstance(writer, DataStreamWriter):
+        raise TypeError(
+            f"writer must be a DataStreamWriter, such as df.writeStream returns it, got {writer!r}"
+        )
+    if path is not None and table is not None:
+        raise ValueError(f"table must be None if there is a path, got {table!r} and {path!r}")
+    df, checkpoint = written(writer)
+    return df, checkpoint, lambda: writer.start(path) if table is None else writer.toTable(table)
 
 
 def _started(spark: SparkSession, start: Callable[[], StreamingQuery], drained: str) -> StreamingQuery:
     """Start a query that runs no micro-batches without rows of its own accord; it reads settings once."""
-    with settings_lock, configured(spark, {_NO_DATA: "false", DRAINED: drained}):
+    with configured(spark, {_NO_DATA: "false", DRAINED: drained}):
         return start()
 
 
 @contextmanager
 def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in settings}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, was in before.items():
-            if was is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, was)
+    """Set settings while a query starts, one query at a time."""
+    with _settings:
+        before = {name: spark.conf.get(name, None) for name in settings}
+        try:
+            for name, value in settings.items():
+                spark.conf.set(name, value)
+            yield
+        finally:
+            for name, was in before.items():
+                if was is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, was)
 
 
 def _ended(query: StreamingQuery) -> StreamingQuery:

@@ -448,13 +448,12 @@ class StateClient:
         return getattr(self._client, "_client_socket", None)
 
 
-def real_time_trigger(writer: DataStreamWriter, epoch: str) -> DataStreamWriter:
+def real_time_trigger(writer: DataStreamWriter, epoch: str) -> None:
     """Have a query run in real-time mode, which Python knows from PySpark 4.3 on."""
     trigger: Any = writer.trigger
     try:
-        result: DataStreamWriter = trigger(realTime=epoch)
+        trigger(realTime=epoch)
     except TypeError:
         raise NotImplementedError(
             f"start_real_time() needs PySpark 4.3 or newer, got {__version__}"
         ) from None
-    return result

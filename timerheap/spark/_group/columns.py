@@ -64,6 +64,7 @@ class ArrayLayout:
         self._buffers = [Buffer(memory) for _ in range(self._buffers_beside_validity)]
 
     def grow(self, values: pa.Array) -> None:
+        """Make room for `values`; a MemoryError leaves the array as it was."""
         if self._validity.used or values.null_count:
             self._validity.reserve(nbytes_of_bits(self.n + len(values)) - self._validity.used)
 
@@ -74,6 +75,7 @@ class ArrayLayout:
             child.reserve(times)
 
     def append(self, values: pa.Array) -> None:
+        """Append `values`, for which there is room."""
         n = len(values)
         if self._validity.used or values.null_count:
             if not self._validity.used:

@@ -118,7 +118,7 @@ class MatchRows(BatchProcessFunction):
     def process_batch(
         self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
     ) -> Iterator[pa.RecordBatch]:
-        """Take rows."""
+        """Add rows to the partial matches of their keys."""
         assert ctx.timestamps is not None
         yield from self._run(batch, ctx.ids, ctx.timestamps, ctx)
 

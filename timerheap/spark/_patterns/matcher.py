@@ -148,7 +148,7 @@ class Matcher:
         self._nothing = tuple(one.empty for one in rules.registers)
 
     def add(self, row: int, time: int, bits: int, first: bool) -> list[Match]:
-        """Take the next row; return the matches that are decided.
+        """Add the next row, and return the matches that are decided.
 
         bits: which variables the row can be, as far as that depends on the row
         first: whether it is the first one of the partition
@@ -179,7 +179,7 @@ class Matcher:
         return found + self._decided() if not left or not left[0].threads else found
 
     def _step(self, attempt: Attempt, row: int, bits: int, seen: set[Any]) -> bool:
-        """Take a row in the partial matches of one start; return whether one is complete with it."""
+        """Add a row to the partial matches of one start, and return whether one is complete with it."""
         takes, after, rules = self._pattern.takes, self._pattern.after, self._rules
         threads: list[tuple[int, Cell | None, Registers]] = []
         old, attempt.threads = attempt.threads, threads

@@ -22,7 +22,7 @@ from timerheap.spark._state.epoch_store import EpochStore, folder_of
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork, admit, run_key_group
+from timerheap.spark._worker.partition import KeyedWork, admit, run_key_group, tell_of_late_rows
 from timerheap.timer import MAX_WATERMARK
 
 LOCATION = "spark.timerheap.realTime.location"
@@ -151,7 +151,7 @@ class Epoch:
         return max(min(waits), 0.0)
 
     def step(self, packed: list[tuple[int, bytes]]) -> pa.Table:
-        """Process what has come, and what is due; return the results."""
+        """Process new rows and due timers, and return the results."""
         query, before = self._query, self._clock.watermark
         wall = time.time_ns() // 1_000_000
         now = wall if self._clocked else None
@@ -208,12 +208,7 @@ class Epoch:
             self._mail.warn([message], about)
         dropped = self._count_late() - self._late_rows
         if dropped and self._query.late == "drop":
-            self._mail.tally(
-                "late rows",
-                "dropped {} rows so far that came behind the watermark; give it more delay, or have such "
-                'rows returned (late="emit")',
-                dropped,
-            )
+            tell_of_late_rows(self._mail, self._query, self._clock.watermark, dropped)
 
     def _count_late(self) -> int:
         return sum(one.group.late_rows for one in self._groups.values())

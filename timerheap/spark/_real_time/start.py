@@ -14,8 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from timerheap._arguments import integer, not_negative, positive
-from timerheap.spark._available_now import configured, settings_lock
-from timerheap.spark._compat import analyzed_plan, real_time_trigger, written
+from timerheap.spark._available_now import configured, writing
+from timerheap.spark._compat import analyzed_plan, real_time_trigger
 from timerheap.spark._real_time.beginning import beginnings
 from timerheap.spark._real_time.epoch import LOCATION, RUN, sources_of
 from timerheap.spark._real_time.stages import OPERATOR
@@ -69,14 +69,8 @@ def start_real_time(
     The session needs ``settings(real_time=True)``, with a switch that Spark keeps private, since Spark itself
     does not run Python in this mode: ``spark.sql.streaming.realTimeMode.allowlistCheck``.
     """
-    if not isinstance(writer, DataStreamWriter):
-        raise TypeError(
-            f"writer must be a DataStreamWriter, such as df.writeStream returns it, got {writer!r}"
-        )
+    df, checkpoint, start = writing(writer, path, table)
     length = positive("epoch", epoch)
-    if path is not None and table is not None:
-        raise ValueError(f"table must be None if there is a path, got {table!r} and {path!r}")
-    df, checkpoint = written(writer)
     if checkpoint is None:
         raise ValueError(
             "writer must have the option checkpointLocation, got a writer without it; the state is kept there"
@@ -89,9 +83,9 @@ def start_real_time(
     if beginning is not None and last_epoch(df.sparkSession, checkpoint) < 0:
         beginning.write(location, run)
     settings = IN_REAL_TIME | {LOCATION: location, RUN: str(run)}
-    with settings_lock, configured(df.sparkSession, settings):
-        writer = real_time_trigger(writer, f"{length} milliseconds")
-        query = writer.start(path) if table is None else writer.toTable(table)
+    with configured(df.sparkSession, settings):
+        real_time_trigger(writer, f"{length} milliseconds")
+        query = start()
     tasks = _tasks_of_source(df.sparkSession, query)
     if tasks is not None:
         with files.open_output_stream(sources_of(folder, run)) as out:

@@ -565,7 +565,9 @@ class GroupwisePartition(Partition):
                 "function has metrics; move the call there, before any check of TaskContext.get()"
             )
         if self._dropped:
-            self._warn_of_late_rows()
+            assert self._shared is not None
+            tell_of_late_rows(self._mail, self._query, self._shared.watermark, self._dropped)
+            self._dropped = 0
         runner = self._runner
         counted = self._counted(
             own, fired_timers=runner.fired_timers, out_of_order_rows=runner.rows_ahead.count
@@ -582,18 +584,17 @@ class GroupwisePartition(Partition):
             "None for no limit",
         )
 
-    def _warn_of_late_rows(self) -> None:
-        query, clock = self._query, self._shared
-        assert clock is not None
-        column = "" if query.event_time in (None, TIME) else f" of column {shown_name(query.event_time)!r}"
-        self._mail.tally(
-            "late rows",
-            f"dropped {{}} rows so far that came behind the watermark{column}, which is at "
-            f"{shown_time(clock.watermark)}; give the watermark more delay, or each source a watermark of "
-            'its own (EventTime(channel=...)), or have such rows returned (late="emit")',
-            self._dropped,
-        )
-        self._dropped = 0
+
+def tell_of_late_rows(mail: Mail, query: Query, watermark: int, dropped: int) -> None:
+    """Tell the driver how many rows were dropped that were late."""
+    column = "" if query.event_time in (None, TIME) else f" of column {shown_name(query.event_time)!r}"
+    mail.tally(
+        "late rows",
+        f"dropped {{}} rows so far that came behind the watermark{column}, which is at "
+        f"{shown_time(watermark)}; give the watermark more delay, or each source a watermark of its own "
+        '(EventTime(channel=...)), or have such rows returned (late="emit")',
+        dropped,
+    )
 
 
 class KeyedWork(Work):

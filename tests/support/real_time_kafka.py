@@ -1,7 +1,8 @@
 """A query in real-time mode from Kafka to Kafka, which others kill.
 
 Its argument is a JSON file: `work`, `broker`, `rows` and `results`, two topics, `epoch`, and `settings` of
-Spark. Tells the JVM's process id on standard output.
+Spark. Tells the JVM's process id on standard output. A result has the attempt that it is of, an epoch and a
+run, and the file `attempts` in the folder `work` has all attempts in their order.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from local_spark import start_spark
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -24,10 +26,23 @@ from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor, Waterma
 GAP = 1000
 
 
+def attempt() -> tuple[int, str]:
+    """Return the epoch and the run that this task is of."""
+    task: Any = TaskContext.get()
+    return int(task.getLocalProperty("streaming.sql.batchId")), task.getLocalProperty("spark.jobGroup.id")
+
+
 class Pauses(KeyedProcessFunction):
-    """Yields the end of each pause of a key, and how many rows it has had."""
+    """Yields the end of each pause of a key, how many rows it has had, and the attempt."""
+
+    def __init__(self, attempts: Path) -> None:
+        self.attempts = attempts
 
     def open(self, runtime_context: Any) -> None:
+        if TaskContext.get() is not None:  # the driver opens it, too
+            self.attempt = attempt()
+            with self.attempts.open("a") as file:
+                file.write(json.dumps(self.attempt) + "\n")
         self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
 
     def process_element(self, value: Any, ctx: Any) -> None:
@@ -35,7 +50,7 @@ class Pauses(KeyedProcessFunction):
         ctx.timer_service().register_event_time_timer(ctx.timestamp() + GAP, name="pause")
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
-        yield ctx.get_current_key(), timestamp, self.count.value()
+        yield ctx.get_current_key(), timestamp, self.count.value(), *self.attempt
 
 
 def wanted(times: dict[str, list[int]]) -> set[tuple[str, int, int]]:
@@ -55,8 +70,8 @@ def pauses(spark: SparkSession, spec: dict[str, Any]) -> DataFrame:
     return timerheap.spark.process(
         rows.select("key", F.col("value").cast("long").alias("at")),
         key="key",
-        function=Pauses(),
-        output_schema="key string, at long, rows long",
+        function=Pauses(Path(spec["work"]) / "attempts"),
+        output_schema="key string, at long, rows long, epoch long, run string",
         event_time="at",
         watermark=WatermarkStrategy.for_monotonous_timestamps(),
         real_time=True,

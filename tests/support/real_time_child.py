@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from local_spark import start_spark
+from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,6 +26,8 @@ from timerheap import (
     BatchProcessFunction,
     KeyedProcessFunction,
     OutputTag,
+    StateTtlConfig,
+    Time,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
@@ -35,6 +38,9 @@ SCHEMA = "key string, at long, text string"
 RESULT = "key string, paused long, rows long"
 LONG = OutputTag("long", Types.STRING())
 COUNT = ValueStateDescriptor("count", Types.LONG())
+SHORT, LASTING = (ValueStateDescriptor(name, Types.LONG()) for name in ("short", "lasting"))
+SHORT.enable_time_to_live(StateTtlConfig.new_builder(Time.milliseconds(50)).build())
+LASTING.enable_time_to_live(StateTtlConfig.new_builder(Time.hours(1)).build())
 Found = set[tuple[Any, ...]]
 
 
@@ -65,18 +71,32 @@ class Source:
         self.sent += rows
 
 
-class Pauses(KeyedProcessFunction):
-    """Yields each pause of a second after a row of a key, and writes it down; fails where it is told to."""
+def place() -> tuple[int, int]:
+    """Return the epoch and the partition of this task."""
+    task: Any = TaskContext.get()
+    return int(task.getLocalProperty("streaming.sql.batchId")), task.partitionId()
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+
+class Pauses(KeyedProcessFunction):
+    """Yields each pause of a second after a row of a key, and writes it down.
+
+    Fails where it is told to, once the task of the other partition has ended its epoch and saved its state.
+    """
+
+    def __init__(self, file: Path, state: Path | None = None) -> None:
+        self.file, self.state = file, state
 
     def open(self, runtime_context: Any) -> None:
         self.count = runtime_context.get_state(COUNT)
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
-        if value.text == "fail" and self.file.with_suffix(".fail").exists():
-            raise RuntimeError("told to fail")
+        if self.state is not None and self.file.with_suffix(".fail").exists():
+            append(self.file.with_suffix(".broken"), (*place(), value.text))
+            if value.text == "fail":
+                epoch, partition = place()
+                while not list(self.state.glob(f"{1 - partition:05}/{epoch}-*[0-9]")):
+                    time.sleep(0.01)
+                raise RuntimeError("told to fail")
         self.count.update((self.count.value() or 0) + 1)
         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1000, name="pause")
         if len(value.text) > 10:
@@ -105,15 +125,20 @@ class PausesInColumns(BatchProcessFunction):
 
 
 class Echoes(KeyedProcessFunction):
-    """Yields each row, and again when a timer of the clock has fired."""
+    """Yields each row, and 100 ms after the last one of a key which of its states still has a value."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.short, self.lasting = runtime_context.get_state(SHORT), runtime_context.get_state(LASTING)
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.short.update(10)
+        self.lasting.update(1)
         timers = ctx.timer_service()
-        timers.register_processing_time_timer(timers.current_processing_time() + 100)
+        timers.register_processing_time_timer(timers.current_processing_time() + 100, name="after")
         yield value.key, value.at, 0
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
-        yield ctx.get_current_key(), -1, 1
+        yield ctx.get_current_key(), -1, (self.short.value() or 0) + (self.lasting.value() or 0)
 
 
 def append(file: Path, result: Any) -> None:
@@ -125,14 +150,24 @@ def lines(file: Path) -> list[tuple[Any, ...]]:
     return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def pauses(rows: DataFrame, function: Any, real_time: bool = True, initial_state: Any = None) -> DataFrame:
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("1 second")
+
+
+def pauses(
+    rows: DataFrame,
+    function: Any,
+    real_time: bool = True,
+    initial_state: Any = None,
+    event_time: Any = "at",
+    watermark: Any = STRATEGY,
+) -> DataFrame:
     return timerheap.spark.process(
         rows,
         key="key",
         function=function,
         output_schema=RESULT,
-        event_time="at",
-        watermark=WatermarkStrategy.for_bounded_out_of_orderness("1 second"),
+        event_time=event_time,
+        watermark=watermark,
         late="emit",
         side_outputs=[LONG],
         real_time=real_time,
@@ -158,7 +193,7 @@ class Child:
         self.folder = folder
         settings = timerheap.spark.settings(real_time=True)
         settings["spark.sql.streaming.realTimeMode.minBatchDuration"] = "1000"
-        self.spark = start_spark(folder / "spark", cores=32, settings=settings)
+        self.spark = start_spark(folder / "spark", cores=40, settings=settings)
         self.source = Source(self.spark)
         self.queries: dict[str, StreamingQuery] = {}
 
@@ -194,13 +229,18 @@ class Child:
     def run(self) -> None:
         """Run all parts."""
         source, spark, file = self.source, self.spark, self.folder / "rows"
-        result = pauses(source.rows(), Pauses(file))
+        state = self.folder / "check points/rows/timerheap"
+        result = pauses(source.rows(), Pauses(file, state))
         self.refusals(result)
         self.start("columns", pauses(source.rows(), PausesInColumns()))
         sides = pauses(source.rows(), Pauses(self.folder / "sides"))
         self.start("sides", timerheap.spark.side_output(sides, LONG))
         lates = pauses(source.rows(), Pauses(self.folder / "lates"))
         self.start("lates", timerheap.spark.late_rows(lates).select("key", "at", "text"))
+        idle = pauses(source.rows(), PausesInColumns(), watermark=STRATEGY.with_idleness("1 second"))
+        self.start("idle", idle)
+        by_key = timerheap.spark.EventTime("at", channel="key")
+        self.start("channels", pauses(source.rows(), PausesInColumns(), event_time=by_key))
         clock = timerheap.spark.process(
             source.rows(), "key", Echoes(), RESULT, processing_time=True, real_time=True
         )
@@ -212,15 +252,25 @@ class Child:
         source.send(0, ("a", 1000, ""), ("b", 1500, ""), ("a", 9000, ""))
         wait(lambda: {row[0] for row in self.found("clock")} >= {"a", "b"}, query)
         early = self.found("columns")  # the other partition has had no row, so it holds the watermark
+        self.expect("idle", {("a", 2000, 1), ("b", 2500, 1)})  # it is idle
+        self.queries["idle"].stop()
         source.send(1, ("c", 1200, ""), ("c", 9000, ""))
         wait(lambda: len(lines(file)) >= 3, query)
-        self.tell(**{"before the other partition": sorted(early), "first": sorted(lines(file))})
+        held = self.found("channels")  # by "b"
+        self.tell(
+            **{
+                "before the other partition": sorted(early),
+                "first": sorted(lines(file)),
+                "held": sorted(held),
+            }
+        )
 
         wait(lambda: len(query.recentProgress) >= 2, query)  # two epochs have ended
         source.send(0, ("a", 10_500, ""), ("d", 11_000, "more than ten letters"), ("a", 20_000, ""))
         source.send(1, ("c", 20_000, ""))
         wait(lambda: len(lines(file)) >= 6, query)
         file.with_suffix(".fail").touch()
+        source.send(0, *((key, 21_000, "") for key in "abde"))
         source.send(1, ("c", 21_000, "fail"), ("c", 30_000, ""))
         source.send(0, ("a", 30_000, ""))
         try:
@@ -228,6 +278,15 @@ class Child:
         except StreamingQueryException as error:
             self.tell(failed="told to fail" in str(error))
         file.with_suffix(".fail").unlink()
+        broken = lines(file.with_suffix(".broken"))
+        (epoch, partition) = next(one[:2] for one in broken if one[2] == "fail")
+        self.tell(
+            **{
+                "rows of the twin": [one[:2] for one in broken].count((epoch, 1 - partition)),
+                "saved in the broken epoch": [bool(list(state.glob(f"{n:05}/{epoch}-*"))) for n in (0, 1)],
+                "failed in partition": partition,
+            }
+        )
 
         source.send(0, ("e", 31_000, ""), ("a", 50_000, ""))
         source.send(1, ("c", 50_000, ""))
@@ -249,6 +308,8 @@ class Child:
         query.stop()
         found = lines(file.with_suffix(".sink"))
         self.tell(rows=sorted(set(found)), times=len(found), **{"rows wanted": sorted(wanted)})
+        source.send(0, *((key, 50_000, "") for key in "bde"))  # each key is a channel, and held the watermark
+        self.expect("channels", wanted)
         for name in self.queries:
             self.queries[name].stop()
         self.there_and_back()

@@ -448,6 +448,15 @@ class StateClient:
         return getattr(self._client, "_client_socket", None)
 
 
+def local_cores(spark: SparkSession) -> int | None:
+    """Return how many tasks a local Spark runs at a time; None on a cluster, whose executors come and go."""
+    context: Any = spark.sparkContext._jsc
+    if not context.isLocal():
+        return None
+    profile = context.sc().resourceProfileManager().defaultResourceProfile()
+    return int(context.sc().maxNumConcurrentTasks(profile))
+
+
 def real_time_trigger(writer: DataStreamWriter, epoch: str) -> None:
     """Have a query run in real-time mode, which Python knows from PySpark 4.3 on."""
     trigger: Any = writer.trigger

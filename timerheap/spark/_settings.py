@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from timerheap.spark._compat import environment_of_submit, jvm, on_connect, spark_home
+from timerheap.spark._compat import environment_of_submit, jvm, local_cores, on_connect, spark_home
 from timerheap.spark._sockets import executor_variable, socket_directory
 
 _log = logging.getLogger("timerheap")
@@ -204,15 +204,20 @@ def check_settings(df: DataFrame) -> None:
         _log.warning("slow Spark settings: %s", "; ".join(slow))
 
 
-def check_real_time(spark: SparkSession) -> None:
-    """Raise a ValueError that names the settings which a query in real-time mode lacks."""
+def check_real_time(spark: SparkSession, partitions: int) -> None:
+    """Raise a ValueError that names the settings and cores which a query in real-time mode lacks."""
     wanted = _REAL_TIME | {_SOCKETS: "true"}
     found = {name: spark.conf.get(name, None) for name in wanted}
+    lacks, cores = [], local_cores(spark)
     if missing := [f"{name}={value}" for name, value in wanted.items() if found[name] != value]:
-        raise ValueError(
-            f"real_time needs an application with the settings {', '.join(missing)}; build the session with "
-            "timerheap.spark.settings(real_time=True)"
+        lacks.append(f"the settings of timerheap.spark.settings(real_time=True): {', '.join(missing)}")
+    if cores is not None and cores <= partitions:
+        lacks.append(
+            f"more than {partitions} cores, got {cores}: one for each of spark.sql.shuffle.partitions and "
+            "one for each task of the source"
         )
+    if lacks:
+        raise ValueError(f"real_time needs an application with {'; and with '.join(lacks)}")
 
 
 def is_encrypted(spark: SparkSession) -> bool:

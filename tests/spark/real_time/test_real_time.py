@@ -11,6 +11,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from streams import with_settings
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction
@@ -48,20 +49,30 @@ def test_timers_fire_within_an_epoch_and_each_source_holds_the_watermark(seen: d
     assert seen["first"] == [["a", 2000, 1], ["b", 2500, 1], ["c", 2200, 1]]
 
 
-def test_a_task_that_fails_leaves_the_state_of_the_epoch_before(seen: dict[str, Any]) -> None:
+def test_a_channel_without_rows_holds_the_watermark_unless_it_is_idle(seen: dict[str, Any]) -> None:
+    assert seen["held"] == []
+    assert seen["channels"] == seen["channels wanted"]
+    assert seen["idle"] == [["a", 2000, 1], ["b", 2500, 1]]
+
+
+def test_a_task_that_fails_while_its_twin_saves_leaves_the_state_of_the_epoch_before(
+    seen: dict[str, Any],
+) -> None:
     assert seen["failed"]
+    assert seen["rows of the twin"] > 0
+    assert seen["saved in the broken epoch"] == [seen["failed in partition"] != number for number in (0, 1)]
     assert seen["times"] > len(seen["rows wanted"])
     assert seen["rows"] == seen["rows wanted"]
 
 
 def test_a_checkpoint_is_read(seen: dict[str, Any]) -> None:
-    assert seen["counts"] == [["a", 5], ["b", 1], ["c", 5], ["d", 1], ["e", 1]]
+    assert seen["counts"] == [["a", 6], ["b", 2], ["c", 5], ["d", 2], ["e", 2]]
     assert seen["timers"] == []
     assert seen["watermark"] == 48_999
 
 
 def test_a_query_goes_on_in_micro_batches_and_back(seen: dict[str, Any]) -> None:
-    assert seen["between"] == [["a", 51_000, 6], ["a", 53_000, 7], ["c", 51_000, 6]]
+    assert seen["between"] == [["a", 51_000, 7], ["a", 53_000, 8], ["c", 51_000, 6]]
     assert seen["back"] == [["f", 60_500, 2]]
 
 
@@ -75,11 +86,15 @@ def test_a_query_that_is_started_otherwise_says_how_to_start_it(seen: dict[str, 
 
 
 def test_what_the_application_lacks_is_named_in_one_error(spark: Any) -> None:
-    rows = spark.readStream.format("rate").load()
-    with pytest.raises(ValueError, match="real_time needs an application with the settings") as found:
+    rows, cores = spark.readStream.format("rate").load(), spark.sparkContext.defaultParallelism
+    few, many = ({"spark.sql.shuffle.partitions": str(number)} for number in (cores - 1, cores))
+    with pytest.raises(ValueError, match="real_time needs") as found, with_settings(spark, many):
         timerheap.spark.process(rows, "value", Nothing(), "value long", real_time=True)
     for name in ("pipelined.enabled", "shuffle.manager", "MaxWaitTimeMs", "allowlistCheck"):
         assert name in str(found.value)
+    assert f"and with more than {cores} cores, got {cores}: one for each of" in str(found.value)
+    with pytest.raises(ValueError, match=r"allowlistCheck=false$"), with_settings(spark, few):
+        timerheap.spark.process(rows, "value", Nothing(), "value long", real_time=True)
 
 
 def test_a_batch_runs_as_ever(spark: Any) -> None:
@@ -98,6 +113,7 @@ class Nothing(KeyedProcessFunction):
         ({}, "writer must have the option checkpointLocation"),
         ({"path": "a", "table": "b"}, "table must be None if there is a path"),
         ({"epoch": 0}, "epoch must be more than 0 ms"),
+        ({"tick": 0}, "tick must be more than 0 ms"),
     ],
 )
 def test_a_wrong_argument_of_a_start_is_an_error(spark: Any, arguments: dict[str, str], message: str) -> None:

@@ -31,13 +31,15 @@ LOCATION = "spark.timerheap.realTime.location"
 RUN = "spark.timerheap.realTime.run"
 """Name of the setting with the number of the run."""
 
+TICK = "spark.timerheap.realTime.tick"
+"""Name of the setting with the ms between two looks, while the watermark follows the clock."""
+
 SOURCE = "the task of the source"
 """The channel column of a query without one: as in Flink, each task of the source has its own watermark."""
 
 _NEVER = MAX_WATERMARK
 _LONGEST = 60.0  # seconds without a look at the clock
 _POLL = 0.05  # seconds between two looks at how many tasks the source has
-_TICK = 0.02  # seconds between two looks, while the watermark follows the clock
 
 
 def sources_of(folder: str, run: int) -> str:
@@ -102,7 +104,7 @@ class Epoch:
         files, folder = fs.FileSystem.from_uri(location)
         partition, epoch = task.partitionId(), int(task.getLocalProperty("streaming.sql.batchId") or 0)
         self._query, self._mail = query, mail
-        self._run = int(task.getLocalProperty(RUN))
+        self._run, self._tick = int(task.getLocalProperty(RUN)), int(task.getLocalProperty(TICK)) / 1000
         self._placement = Placement.running(query.max_parallelism)
         self._clocked = query.time_mode == "ProcessingTime"
         self._store = EpochStore(files, folder_of(folder, partition), partition, epoch, self._run)
@@ -147,7 +149,7 @@ class Epoch:
         due = min(one.due_by_clock for one in self._groups.values())
         waits = [_LONGEST, (due + 1) / 1000 - now]
         if change is not None:
-            waits.append(max((change + 1) / 1000 - now, _TICK))
+            waits.append(max((change + 1) / 1000 - now, self._tick))
         return max(min(waits), 0.0)
 
     def step(self, packed: list[tuple[int, bytes]]) -> pa.Table:

@@ -28,8 +28,8 @@ def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFra
     """Return the result of a query on a stream, for `timerheap.spark.start_real_time`."""
     if on_connect(df.sparkSession):
         raise NotImplementedError("real_time must be False on Spark Connect, got True; use a classic session")
-    check_real_time(df.sparkSession)
     placement = planned(df, query.max_parallelism)
+    check_real_time(df.sparkSession, placement.partitions)
     group = None if start is None else start.group(query)
     rehearsal = query.work.rehearse(query, placement.max_parallelism, group, True)
     by_source = query.channels == (None,)

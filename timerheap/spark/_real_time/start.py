@@ -17,7 +17,7 @@ from timerheap._arguments import integer, not_negative, positive
 from timerheap.spark._available_now import configured, writing
 from timerheap.spark._compat import analyzed_plan, real_time_trigger
 from timerheap.spark._real_time.beginning import beginnings
-from timerheap.spark._real_time.epoch import LOCATION, RUN, sources_of
+from timerheap.spark._real_time.epoch import LOCATION, RUN, TICK, sources_of
 from timerheap.spark._real_time.stages import OPERATOR
 from timerheap.spark._settings import IN_REAL_TIME
 from timerheap.spark._state.epoch_store import last_epoch, place_of_state
@@ -32,6 +32,7 @@ def start_real_time(
     *,
     table: str | None = None,
     epoch: str | int | timedelta = "1 minute",
+    tick: str | int | timedelta = "20 milliseconds",
 ) -> StreamingQuery:
     """Start a query of ``process(..., real_time=True)`` in Spark's real-time mode. Experimental.
 
@@ -50,6 +51,8 @@ def start_real_time(
     epoch : str, int or timedelta, default "1 minute"
         The length of an epoch, after which state and offsets are saved. What a failure repeats is at most the
         last epoch. Spark's shortest is 5 seconds.
+    tick : str, int or timedelta, default "20 milliseconds"
+        How often the watermark moves while it follows the clock (``with_wall_clock``), in each partition.
 
     Returns
     -------
@@ -70,7 +73,7 @@ def start_real_time(
     does not run Python in this mode: ``spark.sql.streaming.realTimeMode.allowlistCheck``.
     """
     df, checkpoint, start = writing(writer, path, table)
-    length = positive("epoch", epoch)
+    length, between = positive("epoch", epoch), positive("tick", tick)
     if checkpoint is None:
         raise ValueError(
             "writer must have the option checkpointLocation, got a writer without it; the state is kept there"
@@ -82,7 +85,7 @@ def start_real_time(
     beginning = beginnings.get(name)
     if beginning is not None and last_epoch(df.sparkSession, checkpoint) < 0:
         beginning.write(location, run)
-    settings = IN_REAL_TIME | {LOCATION: location, RUN: str(run)}
+    settings = IN_REAL_TIME | {LOCATION: location, RUN: str(run), TICK: str(between)}
     with configured(df.sparkSession, settings):
         real_time_trigger(writer, f"{length} milliseconds")
         query = start()
@@ -99,6 +102,7 @@ def run_real_time(
     *,
     table: str | None = None,
     epoch: str | int | timedelta = "1 minute",
+    tick: str | int | timedelta = "20 milliseconds",
     restarts: int = 10,
     backoff: str | int | timedelta = "1 second",
 ) -> None:
@@ -109,7 +113,7 @@ def run_real_time(
 
     Parameters
     ----------
-    writer, path, table, epoch : optional
+    writer, path, table, epoch, tick : optional
         As in `start_real_time`.
     restarts : int
         How often in a row the query is started again, without an epoch that has succeeded in between.
@@ -128,7 +132,7 @@ def run_real_time(
         raise ValueError(f"restarts must be 0 or more, got {restarts}")
     wait, failures = not_negative("backoff", backoff) / 1000, 0
     while True:
-        query = start_real_time(writer, path, table=table, epoch=epoch)
+        query = start_real_time(writer, path, table=table, epoch=epoch, tick=tick)
         try:
             query.awaitTermination()
             return
@@ -158,7 +162,8 @@ def _operator_of(df: DataFrame) -> str:
     names = set(re.findall(rf"MapInArrow {OPERATOR}([0-9a-f]{{32}})\(", analyzed_plan(df)))
     if len(names) != 1:
         raise ValueError(
-            f"writer must write the result of one process(..., real_time=True), got one of {len(names)}"
+            f"writer must write the result of one process(..., real_time=True), got one of {len(names)}; "
+            "windows, SQL, two inputs and stateful processors run in micro-batches, in queries of their own"
         )
     return str(names.pop())
 

@@ -218,13 +218,13 @@ $(wheel): $(sources) | $(venv)/build/pyvenv.cfg
 
 # The wheel's extras in each environment.
 extras_demo := [inspect]
-extras_test := [inspect,rocksdb,sketches,sql]
+extras_test := [inspect,prometheus,rocksdb,sketches,sql]
 $(foreach version,$(spark_versions),$(eval extras_spark-$(version) := $(extras_test)))
-$(foreach version,$(world_versions),$(eval extras_world-$(version) := [spark,java]))
+$(foreach version,$(world_versions),$(eval extras_world-$(version) := [spark,java,prometheus]))
 extras_bench := [spark,java,rocksdb,sql]
 extras_fuzz := [spark]
-extras_lint := [inspect,rocksdb,sql]
-extras_docs := [spark]
+extras_lint := [inspect,prometheus,rocksdb,sql]
+extras_docs := [spark,prometheus]
 
 $(venv)/%/.installed: $(wheel) | $(venv)/%/pyvenv.cfg
 	$(call install,$*,$(built))

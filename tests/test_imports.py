@@ -46,7 +46,7 @@ LAYERS = {
         "_worker",
         "_plan",
         "_state",
-        "_async_map _available_now _processors",
+        "_async_map _available_now _processors _prometheus",
         "_real_time",
         "_process",
         "_asof _patterns _windows",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         transform_with_state,
         transform_with_state_in_pandas,
     )
+    from timerheap.spark._prometheus import PrometheusMetrics
     from timerheap.spark._real_time.start import run_real_time, start_real_time
     from timerheap.spark._settings import settings
     from timerheap.spark._sql.sql import sql
@@ -42,6 +43,7 @@ __all__ = [
     "InitialState",
     "ProcessorTimers",
     "Progress",
+    "PrometheusMetrics",
     "RightInput",
     "WindowedBy",
     "Windows",
@@ -89,6 +91,7 @@ _HOMES = {
     "spark._process.drop_duplicates": "drop_duplicates",
     "spark._process.process": "process process_broadcast process_two",
     "spark._processors.transform_with_state": "transform_with_state transform_with_state_in_pandas",
+    "spark._prometheus": "PrometheusMetrics",
     "spark._real_time.start": "run_real_time start_real_time",
     "spark._settings": "settings",
     "spark._sql.sql": "sql",

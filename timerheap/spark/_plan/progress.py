@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -267,7 +268,9 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
                 f"operator must be the name of one operator, got {operator!r}, which several operators of "
                 "the query have; give them names with timerheap.spark.with_name(result, name)"
             )
-        return _combined(reported[-1].batchId, [batch.observedMetrics[operator] for batch in reported])
+        last = reported[-1]
+        observed_rows = [batch.observedMetrics[operator] for batch in reported]
+        return as_progress(last.batchId, reduce(after_batch, observed_rows, {}), observed_rows[-1])
     if batches:
         names = sorted(batches[-1].observedMetrics)
         raise ValueError(
@@ -277,27 +280,27 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
     return None
 
 
-def _combined(batch_id: int, observed: list[Row]) -> Progress | None:
-    """Return the metrics of the last of these micro-batches; what it leaves out has not changed before it."""
-    metrics, own = [row[_COLUMN] for row in observed], observed[-1].asDict()
-    held = next((values for values in reversed(metrics) if _of_all_groups(values)), None)
-    if held is None:
+def after_batch(before: dict[str, Any], observed: Row) -> dict[str, Any]:
+    """Return the numbers of an operator after a micro-batch; what it leaves out has not changed in it."""
+    metrics = observed[_COLUMN]
+    groups, all_groups = (metrics.get(name) for name in _REPORTED)
+    held = _HELD if groups is not None and groups >= all_groups else []
+    times = [name for name in _TIMES if metrics.get(name) is not None]
+    counted = {name: metrics.get(name) or 0 for name in _COUNTED}
+    return before | {name: metrics[name] for name in (*held, *times)} | counted
+
+
+def as_progress(batch_id: int, values: dict[str, Any], observed: Row) -> Progress | None:
+    """Return the metrics after a micro-batch, given its own; None before one of all key groups."""
+    if not values.keys() >= set(_HELD):
         return None
-    times = next((values for values in reversed(metrics) if values.get("watermark") is not None), held)
-    values = {name: metrics[-1].get(name) or 0 for name in _COUNTED}  # in the micro-batch
-    values |= {name: times[name] for name in _TIMES} | {name: held[name] for name in _HELD}
-    return Progress(
-        batch_id=batch_id,
-        counters=own.get("counters", {}),
-        distributions={name: DistributionResult(**d) for name, d in own.get("distributions", {}).items()},
-        **values,
-    )
-
-
-def _of_all_groups(values: dict[str, Any]) -> bool:
-    """Return whether the metrics of a micro-batch are those of all key groups."""
-    groups, all_groups = (values.get(name) for name in _REPORTED)
-    return groups is not None and groups >= all_groups
+    own = observed.asDict()
+    distributions = {  # dicts in recentProgress, rows in what a listener receives
+        name: DistributionResult(d["count"], d["sum"], d["min"], d["max"])
+        for name, d in own.get("distributions", {}).items()
+    }
+    numbers: dict[str, Any] = dict.fromkeys(_TIMES) | values
+    return Progress(batch_id, **numbers, counters=own.get("counters", {}), distributions=distributions)
 
 
 def with_name(df: DataFrame, name: str) -> DataFrame:

@@ -219,7 +219,13 @@ class Child:
         self.tell(**{name: sorted(self.found(name)), f"{name} wanted": sorted(wanted)})
 
     def refusals(self, result: DataFrame) -> None:
-        """Tell how a query is refused that is started otherwise."""
+        """Tell how a query is refused that has more operators, or is started otherwise."""
+        for real_time in (True, False):
+            rows = result.select("key", F.col("paused").alias("at"), F.lit("").alias("text"))
+            try:
+                self.start("more", pauses(rows, Pauses(self.folder / "more"), real_time))
+            except ValueError as error:
+                self.tell(**{f"more, {real_time}": str(error)})
         writer = self.writer("other", result, "noop").trigger(realTime=EPOCH)
         try:
             writer.start().awaitTermination()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,14 @@ def test_a_query_that_is_started_otherwise_says_how_to_start_it(seen: dict[str, 
     assert "must be started with timerheap.spark.start_real_time()" in seen["not by start_real_time"]
 
 
+def test_more_operators_are_an_error(seen: dict[str, Any]) -> None:
+    wanted = (
+        r"writer must write the result of one process\(\.\.\., real_time=True\) alone, got {}; windows, SQL"
+    )
+    assert re.match(wanted.format("2 of them"), seen["more, True"])
+    assert re.match(wanted.format("1 of them and an operator in micro-batches"), seen["more, False"])
+
+
 def test_what_the_application_lacks_is_named_in_one_error(spark: Any) -> None:
     rows, cores = spark.readStream.format("rate").load(), spark.sparkContext.defaultParallelism
     few, many = ({"spark.sql.shuffle.partitions": str(number)} for number in (cores - 1, cores))
@@ -125,7 +134,7 @@ def test_a_wrong_argument_of_a_start_is_an_error(spark: Any, arguments: dict[str
 def test_a_query_without_real_time_is_an_error(spark: Any, tmp_path: Path) -> None:
     writer = spark.readStream.format("rate").load().writeStream.option("checkpointLocation", str(tmp_path))
     with pytest.raises(
-        ValueError, match=r"must write the result of one process\(..., real_time=True\), got one of 0"
+        ValueError, match=r"must write the result of one process\(..., real_time=True\) alone, got 0 of them"
     ):
         timerheap.spark.start_real_time(writer.format("noop"))
 

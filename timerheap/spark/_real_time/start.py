@@ -88,6 +88,8 @@ def start_real_time(
     settings = IN_REAL_TIME | {LOCATION: location, RUN: str(run), TICK: str(between)}
     with configured(df.sparkSession, settings):
         real_time_trigger(writer, f"{length} milliseconds")
+        # Else an epoch may begin, and remove the state before the last one, which is not committed yet.
+        writer.option("asyncProgressTrackingEnabled", "false")
         query = start()
     tasks = _tasks_of_source(df.sparkSession, query)
     if tasks is not None:
@@ -159,11 +161,14 @@ def _next_run(files: fs.FileSystem, folder: str) -> int:
 
 def _operator_of(df: DataFrame) -> str:
     """Return the name of the operator in real-time mode that a query has."""
-    names = set(re.findall(rf"MapInArrow {OPERATOR}([0-9a-f]{{32}})\(", analyzed_plan(df)))
-    if len(names) != 1:
+    plan = analyzed_plan(df)
+    names = set(re.findall(rf"MapInArrow {OPERATOR}([0-9a-f]{{32}})\(", plan))
+    others = " and an operator in micro-batches" if "TransformWithState" in plan else ""
+    if len(names) != 1 or others:
         raise ValueError(
-            f"writer must write the result of one process(..., real_time=True), got one of {len(names)}; "
-            "windows, SQL, two inputs and stateful processors run in micro-batches, in queries of their own"
+            "writer must write the result of one process(..., real_time=True) alone, got "
+            f"{len(names)} of them{others}; windows, SQL, two inputs and stateful processors run in "
+            "micro-batches, in queries of their own"
         )
     return str(names.pop())
 

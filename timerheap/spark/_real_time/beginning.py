@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import pyarrow as pa
 from pyarrow import fs
@@ -34,13 +36,12 @@ class _Writer:
         files, folder = fs.FileSystem.from_uri(self.location)
         partition = key_group_of(initial.column("label")[0].as_py())
         store = EpochStore(files, folder_of(folder, partition), partition, BEFORE, self.run)
-        rows = initial.sort_by("key_group").to_pylist()
-        for number in dict.fromkeys(row["key_group"] for row in rows):
-            self._save(store, number, [row for row in rows if row["key_group"] == number])
+        for number, rows in groupby(initial.sort_by("key_group").to_pylist(), itemgetter("key_group")):
+            self._save(store, number, rows)
         store.commit()
         return pa.table({"partition": pa.array([partition], pa.int32())})
 
-    def _save(self, store: EpochStore, number: int, rows: list[dict[str, bytes | None]]) -> None:
+    def _save(self, store: EpochStore, number: int, rows: Iterable[dict[str, bytes | None]]) -> None:
         query = self.query
         group = KeyGroup(query.layout)
         clock = WatermarkState(query.watermarks, query.channels)

@@ -56,20 +56,16 @@ class _Announced:
     def __init__(self, files: fs.FileSystem, path: str) -> None:
         self._files, self._path = files, path
         self._tasks: int | None = None
-        self._held: dict[str, Seen] = {}
+        self.held: dict[str, Seen] = {}
 
     def released(self, seen: dict[str, Seen]) -> dict[str, Seen]:
         """Return all that has been seen so far, nothing while a task is missing."""
         for name, one in seen.items():
-            self._held[name] = joint(self._held.get(name), one)
+            self.held[name] = joint(self.held.get(name), one)
         if self._tasks is None:
             with suppress(OSError), self._files.open_input_stream(self._path) as file:
                 self._tasks = int(file.read() or 0) or None
-        return self._held if self._tasks is not None and len(self._held) >= self._tasks else {}
-
-    def rest(self) -> dict[str, Seen]:
-        """Return what is held at the end of the epoch, when all tasks have ended."""
-        return self._held
+        return self.held if self._tasks is not None and len(self.held) >= self._tasks else {}
 
 
 @dataclass(slots=True)
@@ -193,8 +189,8 @@ class Epoch:
     def end(self) -> None:
         """Save the key groups, and end the task."""
         if self._announced is not None:
-            rest, self._announced = self._announced.rest(), None
-            self._observe(rest, None, time.time_ns() // 1_000_000)
+            held, self._announced = self._announced.held, None
+            self._observe(held, None, time.time_ns() // 1_000_000)
         clock, first = self._clock.to_bytes(), min(self._groups)
         for number, one in self._groups.items():
             label = label_of(number)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from timerheap.spark._columns import PACKED
-from timerheap.spark._compat import on_connect
+from timerheap.spark._compat import refuse_connect
 from timerheap.spark._exchange.packer import Packer
 from timerheap.spark._plan.arguments import map_batches
 from timerheap.spark._plan.build import Start, hashed, planned
@@ -26,8 +26,7 @@ from timerheap.spark._settings import check_real_time, is_encrypted
 
 def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFrame:
     """Return the result of a query on a stream, for `timerheap.spark.start_real_time`."""
-    if on_connect(df.sparkSession):
-        raise NotImplementedError("real_time must be False on Spark Connect, got True; use a classic session")
+    refuse_connect(df.sparkSession, "real_time")
     placement = planned(df, query.max_parallelism)
     check_real_time(df.sparkSession, placement.partitions)
     group = None if start is None else start.group(query)

@@ -21,6 +21,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -111,7 +112,8 @@ class EpochStore:
         """Remove the files that no later epoch will read."""
         for name in self._found:
             if name not in self._kept and name.epoch < self._name.epoch and name.run <= self._name.run:
-                self._remove(name)
+                with suppress(OSError):  # a different attempt may have removed it
+                    self._files.delete_file(self._path(name))
 
     def _listed(self) -> dict[Name, int]:
         """Return the files of the partition, and their sizes."""
@@ -121,12 +123,6 @@ class EpochStore:
 
     def _path(self, name: Name) -> str:
         return f"{self._folder}/{name}"
-
-    def _remove(self, name: Name) -> None:
-        try:
-            self._files.delete_file(self._path(name))
-        except OSError:  # another attempt has removed it
-            return
 
     def _bytes(self, name: Name, offset: int, length: int) -> bytes:
         if self._held is not None and self._held[0] == name:

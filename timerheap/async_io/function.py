@@ -9,8 +9,6 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from timerheap.functions import RuntimeContext
 
-__all__ = ["AsyncFunction", "as_async_function", "finished"]
-
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")
 T = TypeVar("T")

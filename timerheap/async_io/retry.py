@@ -9,19 +9,6 @@ from typing import Any
 
 from timerheap._arguments import Length, positive, positive_int
 
-__all__ = [
-    "NO_RETRY_STRATEGY",
-    "AsyncRetryPredicate",
-    "AsyncRetryStrategy",
-    "ExponentialBackoffDelayRetryStrategy",
-    "FixedDelayRetryStrategy",
-    "NoRetryStrategy",
-    "RetryPredicate",
-    "empty_result_predicate",
-    "exception_type_predicate",
-    "has_exception_predicate",
-]
-
 ResultPredicate = Callable[[list[Any]], bool]
 ExceptionPredicate = Callable[[Exception], bool]
 

@@ -50,12 +50,9 @@ def columns_type(argument: str, schema: object) -> StructType:
 
 
 class SchemaColumns(Columns):
-    """The columns of an input of a test, which has a schema in place of a DataFrame.
+    """The columns of an input of a test, which has a schema in place of a DataFrame."""
 
-    assigner: computes the column `TIME`, if there is one
-    """
-
-    assigner: TimestampAssigner | None = None
+    assigner: TimestampAssigner | None = None  # computes the column `TIME`, if there is one
 
     def __init__(self, argument: str, schema: object) -> None:
         self.argument = argument
@@ -93,15 +90,11 @@ class _Schema:
 
 @dataclass(frozen=True)
 class PushedRows:
-    """The rows of one input.
+    """The rows of one input."""
 
-    type: the columns of the rows that a test pushes
-    event_time: `TIME` with a timestamp assigner
-    """
-
-    type: StructType
+    type: StructType  # the columns of the rows that a test pushes
     key: list[str]
-    event_time: str | None
+    event_time: str | None  # `TIME` with a timestamp assigner
     assigner: TimestampAssigner | None = None
     ties: tuple[str, ...] = ()
     null_time: NullTime = "error"

@@ -19,21 +19,16 @@ Combine = Callable[[Cells, Cells], Cells]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A grid of slices, and the windows to compute over it.
+    """A grid of slices, numbered line by line, and the windows to compute over it.
 
-    lines, width: the shape. Cells are numbered line by line.
-    span: the number of cells in a window; None if a window is all cells up to its last. With a span, a line
-        is ``2 * span - 1`` cells wide, so that all its windows contain the middle cell.
-    cells (intp, shape (n,)): the numbers of the nonempty cells, ascending
-    windows (intp, shape (w,)): the numbers of the windows, line by line; the first window of a line ends in
-        `first_cell`
+    With a span, a line is ``2 * span - 1`` cells wide, so that all its windows contain the middle cell.
     """
 
     lines: int
     width: int
-    span: int | None
-    cells: NDArray[np.intp]
-    windows: NDArray[np.intp]
+    span: int | None  # the number of cells in a window; None if a window is all cells up to its last
+    cells: NDArray[np.intp]  # (n,), the numbers of the nonempty cells, ascending
+    windows: NDArray[np.intp]  # (w,), their numbers; the first window of a line ends in `first_cell`
 
     @property
     def first_cell(self) -> int:
@@ -48,24 +43,10 @@ class Grid:
 
 
 def over_windows(cells: Cells, span: int | None, scan: Callable[[Cells], Cells], combine: Combine) -> Cells:
-    """Combine the cells of each window in each line.
-
-    Each window consists of the cells up to the middle of the line and those after it. Two scans and one
-    combination of them compute all windows, whatever the span. Nothing is ever subtracted, so this works for
-    every accumulator that can be merged (van Herk 1992, Gil and Werman 1993).
-
-    `scan` combines each cell with all cells before it in its line, and `combine` merges two accumulators
-    element by element, in any order.
-
-    Examples
-    --------
-    >>> sums = lambda cells: (np.add.accumulate(cells[0], axis=1),)
-    >>> add = lambda a, b: (a[0] + b[0],)
-    >>> over_windows((np.array([[1, 2, 3, 4, 5]]),), 3, sums, add)
-    (array([[ 6,  9, 12]]),)
-    >>> over_windows((np.array([[1, 2, 3, 4, 5]]),), None, sums, add)
-    (array([[ 1,  3,  6, 10, 15]]),)
-    """
+    """Combine the cells of each window; `scan` combines each cell with all cells before it in its line."""
+    # A window consists of the cells up to the middle of the line and those after it. Two scans and one
+    # combination compute all windows, whatever the span, for every accumulator that can be merged, since
+    # nothing is subtracted (van Herk 1992, Gil and Werman 1993).
     if span is None:
         return scan(cells)
     to_middle = tuple(c[:, ::-1] for c in scan(tuple(c[:, :span][:, ::-1] for c in cells)))
@@ -75,13 +56,7 @@ def over_windows(cells: Cells, span: int | None, scan: Callable[[Cells], Cells],
 
 
 def scan_by_doubling(cells: Cells, combine: Combine) -> Cells:
-    """Combine each cell with all cells before it in its line, in O(log width) steps over whole columns.
-
-    Examples
-    --------
-    >>> scan_by_doubling((np.array([[1, 2, 3, 4]]),), lambda a, b: (a[0] + b[0],))
-    (array([[ 1,  3,  6, 10]]),)
-    """
+    """Combine each cell with all cells before it in its line, in O(log width) steps over whole columns."""
     length = 1
     while length < cells[0].shape[1]:
         joined = combine(tuple(c[:, length:] for c in cells), tuple(c[:, :-length] for c in cells))
@@ -96,15 +71,10 @@ Accumulators = tuple[Accumulator, ...]
 class Aggregate(ABC):
     """One aggregate of a query, such as ``SUM(v)``.
 
-    columns: the input columns of the aggregate
-    dtype: the dtype to which the inputs are converted: int64, float64 or object
-    name: its name in results and errors
-    fields: the names of the columns of its accumulators
-
     Each method works on whole columns; only Python functions and Python objects cost a Python step per row.
     """
 
-    fields: tuple[str, ...]
+    fields: tuple[str, ...]  # the names of the columns of its accumulators
 
     def __init__(self, columns: Sequence[str], dtype: DTypeLike, name: str) -> None:
         self.columns, self.dtype, self.name = tuple(columns), np.dtype(dtype), name

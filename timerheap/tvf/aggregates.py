@@ -425,17 +425,11 @@ def aggregate(function: str | AggregateFunction, *columns: str, dtype: DTypeLike
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partials:
-    """Accumulators by key and slice, as columns; they are never modified in place.
-
-    key_ids, slice_ends (int64, shape (n,)): the key and the slice of each accumulator; a slice is identified
-        by its end, in local ms
-    accumulators: one tuple of columns for each aggregate of an `Aggregation`, COUNT(*) first. A column is an
-        array (of objects, for Python values) or `Multisets`.
-    """
+    """Accumulators by key and slice, as columns; they are never modified in place."""
 
     key_ids: NDArray[np.int64]
-    slice_ends: NDArray[np.int64]
-    accumulators: tuple[Accumulators, ...]
+    slice_ends: NDArray[np.int64]  # local ms, which identify slices
+    accumulators: tuple[Accumulators, ...]  # of each aggregate of an `Aggregation`, COUNT(*) first
 
     def __len__(self) -> int:
         return len(self.key_ids)
@@ -461,21 +455,16 @@ class Partials:
 
 
 class Aggregation:
-    """The aggregates of a query, computed together.
-
-    aggregates: those with accumulators: COUNT(*), which every aggregation needs, and all others
-    outputs: the position in `aggregates` of each result
-    names: the names of the accumulators' columns: the aggregate's number, 0 for COUNT(*), and the field
-    """
+    """The aggregates of a query, computed together."""
 
     def __init__(self, aggregates: Sequence[Aggregate]) -> None:
         rows = [isinstance(aggregate, Count) and not aggregate.columns for aggregate in aggregates]
         others = [aggregate for aggregate, is_rows in zip(aggregates, rows, strict=True) if not is_rows]
+        # Every aggregation needs COUNT(*); one in the query is that at position 0.
         self.aggregates: tuple[Aggregate, ...] = (Count(), *others)
-        # A COUNT(*) in the query is the one at position 0, which is always kept.
         numbers = iter(range(1, len(self.aggregates)))
         self.outputs = tuple(0 if is_rows else next(numbers) for is_rows in rows)
-        self.names = [
+        self.names = [  # of the accumulators' columns
             f"{at}.{field}" for at, aggregate in enumerate(self.aggregates) for field in aggregate.fields
         ]
 

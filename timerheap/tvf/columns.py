@@ -17,10 +17,7 @@ _OBJECT_BYTES = 64  # estimated size of a Python object, without the pointer to 
 
 
 def column(name: str, values: Int64s | int, length: int | None = None) -> NDArray[np.int64]:
-    """Convert integers of any width to a column of int64; raise an error that names the argument.
-
-    A single int is repeated `length` times.
-    """
+    """Convert integers of any width to a column of int64; a single int is repeated `length` times."""
     array = np.asarray(values)
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ValueError(f"{name} must not be null, got {int(values.mask.sum())} nulls; filter them out")
@@ -59,13 +56,7 @@ def add(values: NDArray[np.int64], by: NDArray[np.int64] | int, what: str) -> ND
 
 
 def floor_to(values: NDArray[np.int64], step: int, offset: int, what: str) -> NDArray[np.int64]:
-    """Round down to the multiples of `step`, shifted by `offset` (Flink: ``getWindowStartWithOffset``).
-
-    Examples
-    --------
-    >>> floor_to(np.array([-1, 0, 7, 12]), 10, 2, "a window's start")
-    array([-8, -8,  2, 12])
-    """
+    """Round down to the multiples of `step`, shifted by `offset` (Flink: ``getWindowStartWithOffset``)."""
     shift = offset % step
     if _fits(values, lambda value: (value - shift) // step * step):
         return (values - shift) // step * step + shift
@@ -130,16 +121,11 @@ def _unboxed(name: str, data: NDArray[Any], valid: NDArray[np.bool_], wanted: np
 
 
 class Groups(NamedTuple):
-    """Rows grouped by the values of some columns.
+    """Rows grouped by the values of some columns."""
 
-    order (intp, shape (n,)): the row numbers, grouped; groups are sorted by their values
-    starts, sizes (intp, shape (g,)): the position in `order` at which each group starts, and its number of
-        rows
-    """
-
-    order: NDArray[np.intp]
-    starts: NDArray[np.intp]
-    sizes: NDArray[np.intp]
+    order: NDArray[np.intp]  # (n,), the row numbers, grouped; groups are sorted by their values
+    starts: NDArray[np.intp]  # (g,), the position in `order` at which each group starts
+    sizes: NDArray[np.intp]  # (g,), its number of rows
 
     @property
     def firsts(self) -> NDArray[np.intp]:
@@ -160,13 +146,7 @@ class Groups(NamedTuple):
 
 
 def group_by(*columns: NDArray[Any]) -> Groups:
-    """Group rows by columns, the most significant first: a sort, O(n log n).
-
-    Examples
-    --------
-    >>> group_by(np.array([7, 5, 7, 5]), np.array([1, 1, 1, 0]))
-    Groups(order=array([3, 1, 0, 2]), starts=array([0, 1, 2]), sizes=array([1, 1, 2]))
-    """
+    """Group rows by columns, the most significant first: a sort, O(n log n)."""
     length = len(columns[0])
     changes = np.zeros(length, np.bool_)
     order = _sort(columns)

@@ -14,14 +14,10 @@ from timerheap.tvf.slices import SliceAssigner
 
 
 class LateRows(NamedTuple):
-    """Rows, or partials, that were dropped as late.
+    """Rows, or partials, that were dropped as late."""
 
-    rows: their positions in the input
-    late_by: how much longer the watermark's delay would have had to be to keep each, ms
-    """
-
-    rows: NDArray[np.intp]
-    late_by: NDArray[np.int64]
+    rows: NDArray[np.intp]  # their positions in the input
+    late_by: NDArray[np.int64]  # how much longer the watermark's delay would have had to be to keep each, ms
 
 
 def late_slices(assigner: SliceAssigner, slice_ends: NDArray[np.int64], watermark: int) -> LateRows:
@@ -46,12 +42,7 @@ class Intervals(NamedTuple):
 
 
 def late_for_sessions(rows: Intervals, held: Intervals, passed: int) -> NDArray[np.intp]:
-    """Return the rows that are late even for the sessions that exist when they arrive, in order.
-
-    rows: the sessions of single rows, in arrival order
-    held: the sessions that have not ended
-    passed: the local ms that the watermark has passed
-    """
+    """Return the rows, sessions of one each, that are late even for those which are `held` when they come."""
     late: list[int] = []
     concerned = np.flatnonzero(np.isin(rows.keys, rows.keys[rows.ends - 1 <= passed]))
     groups = group_by(rows.keys[concerned])

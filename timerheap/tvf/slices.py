@@ -20,17 +20,11 @@ from timerheap.tvf.zone import TimeZone
 class SliceAssigner:
     """Defines windows of one kind and the slices that they consist of (Flink: ``SliceAssigners``).
 
-    interval: the distance between the ends of two slices, ms
-    offset: the shift of the windows from the epoch, ms
-    size: the length of the longest window, ms
-    zone: the time zone whose local time the windows follow
-    is_event_time: whether windows are in event time; if not, in processing time
-
     All methods are array arithmetic, O(n); a time zone adds one search per row.
     """
 
-    interval: int
-    size: int
+    interval: int  # the distance between the ends of two slices, ms
+    size: int  # the length of the longest window, ms
 
     def __init__(self, offset: Length, time_zone: str, event_time: bool) -> None:
         self.offset = milliseconds("offset", offset)
@@ -227,15 +221,12 @@ class CumulativeSliceAssigner(SliceAssigner):
 
 
 class SessionUnsliceAssigner:
-    """Defines sessions in event time (Flink: ``SessionUnsliceAssigner``); they do not share slices.
-
-    interval: the gap, ms: two sessions of a key end further apart than this
-    """
+    """Defines sessions in event time (Flink: ``SessionUnsliceAssigner``); they do not share slices."""
 
     is_event_time = True
 
     def __init__(self, gap: Length, time_zone: str = "UTC") -> None:
-        self.interval = window_length("gap", gap)
+        self.interval = window_length("gap", gap)  # the ends of two sessions of a key are further apart
         self.zone = TimeZone(time_zone)
 
 

@@ -23,45 +23,29 @@ _CELLS = 1 << 17  # cells to compute at a time, so that they fit into the cache
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """A placement of slices in a grid, and the windows along its lines.
+    """A placement of slices in the lines of a grid, and the windows along them; each ends one slice later.
 
-    rows, lines, cells (intp, shape (r,)): the row of the accumulators in each occupied cell. One row may
-        occur in two lines.
-    keys, first_ends (int64, shape (l,)): the key of each line, and the end of its first window; each further
-        window ends one slice later. If a slide has several slices, most of these windows are no results.
-    windows (int64, shape (l,)): the number of windows in each line
-    width: the number of cells in a line
-    span: the number of cells in a window; None if a window is all cells up to its end, as in `Grid`
+    If a slide has several slices, most of these windows are no results.
     """
 
-    rows: NDArray[np.intp]
-    lines: NDArray[np.intp]
-    cells: NDArray[np.intp]
-    keys: NDArray[np.int64]
-    first_ends: NDArray[np.int64]
-    windows: NDArray[np.int64]
-    width: int
-    span: int | None
+    rows: NDArray[np.intp]  # of the accumulators in each occupied cell; one may occur in two lines
+    lines: NDArray[np.intp]  # of these cells
+    cells: NDArray[np.intp]  # their places in the lines
+    keys: NDArray[np.int64]  # of each line
+    first_ends: NDArray[np.int64]  # the end of the first window of each line
+    windows: NDArray[np.int64]  # the number of windows in each line
+    width: int  # cells in a line
+    span: int | None  # as in `Grid`
 
 
 def lay_out(
     assigner: SliceAssigner, key_ids: NDArray[np.int64], slice_ends: NDArray[np.int64], first: int, last: int
 ) -> Layout:
-    """Lay out slices for the windows that end from `first` to `last`, both included.
-
-    key_ids, slice_ends (int64, shape (n,)): the slices; each is part of at least one of these windows
-    first, last: local ms
+    """Lay out slices for the windows that end from `first` to `last`; each slice is part of one or more.
 
     Slices that are part of the same windows share a cell. For hopping windows, a line holds one key and at
     most as many windows as a window has slices. The slices that all windows of the line share are one cell;
     the cells to its left and right are as many as the windows. Long gaps in the input cost nothing.
-
-    Examples
-    --------
-    >>> day = HoppingSliceAssigner(size=24, slide=1)
-    >>> layout = lay_out(day, np.array([7, 7, 7]), np.array([80, 99, 101]), first=100, last=102)
-    >>> layout.cells, layout.width, layout.span
-    (array([2, 2, 3]), 5, 3)
     """
     if isinstance(assigner, HoppingSliceAssigner):
         return _hopping(assigner, key_ids, slice_ends, first, last)
@@ -157,11 +141,7 @@ class WindowResults:
 def evaluate(
     aggregation: Aggregation, partials: Partials, layout: Layout, assigner: SliceAssigner
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[np.ma.MaskedArray[Any, Any], ...]]:
-    """Compute the windows of a layout that have rows.
-
-    return: the key and the end of each window, ordered by end
-    return: one column for each output of the aggregation
-    """
+    """Return the keys, the ends and the results of the windows that have rows, ordered by end."""
     numbers = layout.lines * layout.width + layout.cells
     groups = group_by(numbers)
     cells = numbers[groups.firsts]

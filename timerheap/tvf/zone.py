@@ -39,8 +39,6 @@ class TimeZone:
     follow local time, so that a day begins at local midnight.
 
     A name is one of IANA ("America/New_York"), or an offset in Java's notation ("+05:30", "GMT-8", "Z").
-    `fixed_offset` is the offset in ms if the zone has always had the same, otherwise None.
-
     Converting a column of n values costs one search each among the zone's t transitions, O(n log t); in UTC
     there is none. The largest int64, the last watermark, is its own local time. Any other result outside
     int64 raises OverflowError. Flink: ``TimeWindowUtil``.
@@ -49,7 +47,7 @@ class TimeZone:
     def __init__(self, time_zone: str = "UTC") -> None:
         self.name = time_zone
         self._zone = _parse(time_zone)
-        self.fixed_offset = (
+        self.fixed_offset = (  # ms, if the zone has always had the same
             _milliseconds(self._zone.utcoffset(None)) if isinstance(self._zone, timezone) else None
         )
 

@@ -19,21 +19,15 @@ _NAMED = 3  # number of channels in its first line
 
 @dataclass(frozen=True, slots=True)
 class ChannelExplanation:
-    """The state of one channel of a valve, with its distance from the other channels.
-
-    watermark: MIN_WATERMARK before its first
-    aligned: whether the channel is active and has caught up with the output since it became active
-    behind: ms behind the furthest channel that has not ended; None before the first watermark
-    holds: whether the output cannot rise before the watermark of this channel does
-    """
+    """The state of one channel of a valve, with its distance from the other channels."""
 
     channel: int
     name: Hashable
-    watermark: int
+    watermark: int  # MIN_WATERMARK before its first
     status: WatermarkStatus
-    aligned: bool
-    behind: int | None
-    holds: bool
+    aligned: bool  # whether it is active and has caught up with the output since it became active
+    behind: int | None  # ms behind the furthest that has not ended; None before the first watermark
+    holds: bool  # whether the output cannot rise before the watermark of this channel does
 
     @property
     def label(self) -> str:
@@ -60,17 +54,11 @@ class ChannelExplanation:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """Result of `StatusWatermarkValve.explain`.
+    """Result of `StatusWatermarkValve.explain`, printed as a table, first what holds the watermark back."""
 
-    It prints as a table that starts with the channels that hold the watermark back.
-
-    watermark: the output of the valve, MIN_WATERMARK before the first watermark
-    channels: all of them, in the order of their numbers
-    """
-
-    watermark: int
+    watermark: int  # the output of the valve, MIN_WATERMARK before the first watermark
     status: WatermarkStatus
-    channels: tuple[ChannelExplanation, ...]
+    channels: tuple[ChannelExplanation, ...]  # in the order of their numbers
 
     @property
     def holders(self) -> tuple[ChannelExplanation, ...]:
@@ -126,10 +114,6 @@ class ChannelValve:
 
     The rules are those of `timerheap.flink.StatusWatermarkValve`. Channels have the numbers 0 .. n - 1, and
     no argument is checked. A call costs O(log n) for each channel in it.
-
-    watermark: the last emitted watermark, MIN_WATERMARK before the first
-    status: ACTIVE while a channel is active
-    output: receives every new watermark and every change of status; a call that raises is not repeated
     """
 
     def __init__(self, output: WatermarkOutput | None = None) -> None:

@@ -153,27 +153,21 @@ class AsOf:
 
 @dataclass(frozen=True)
 class Matched:
-    """The matches of a pattern in the rows of a table: MATCH_RECOGNIZE.
-
-    ties: the columns that order rows of one time
-    defined, measures: see `timerheap.spark._patterns.match_rows`
-    columns: what is computed of each row, in Spark's SQL
-    items: what is computed of the measures
-    """
+    """The matches of a pattern in the rows of a table: MATCH_RECOGNIZE; see `_patterns.match_rows`."""
 
     table: tuple[str, ...]
     where: str | None
     time: str
-    ties: tuple[str, ...]
+    ties: tuple[str, ...]  # the columns that order rows of one time
     keys: tuple[str, ...]
     pattern: Pattern
     defined: tuple[Term | None, ...]
     within: int | None
     skip: str
     target: frozenset[int]
-    columns: dict[str, str]
+    columns: dict[str, str]  # what is computed of each row, in Spark's SQL
     measures: tuple[Measure, ...]
-    items: Items
+    items: Items  # what is computed of the measures
     all_rows: bool
     shows_empty: bool
     bounds: ClassVar[dict[str, str]] = {}

@@ -107,15 +107,11 @@ _EVERYTHING: Items = (("*", "*"),)
 
 @dataclass(frozen=True)
 class _Relation:
-    """The rows of a query: its columns, those of `WINDOW`, and marks as long as windows have not ended.
-
-    tables: those whose watermarks end the windows
-    ended: whether each micro-batch has all rows of the windows that end in it, and no others
-    """
+    """The rows of a query: its columns, those of `WINDOW`, and marks as long as windows have not ended."""
 
     df: DataFrame
-    tables: tuple[TimedTable, ...]
-    ended: bool
+    tables: tuple[TimedTable, ...]  # those whose watermarks end the windows
+    ended: bool  # whether each micro-batch has all rows of the windows that end in it, and no others
 
     @property
     def timed(self) -> DataFrame:

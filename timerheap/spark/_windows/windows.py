@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -402,10 +403,7 @@ def tumble(
     -----
     The semantics are those of Flink's window table functions.
     """
-
-    def make(zone: str) -> SliceAssigner:
-        return TumblingSliceAssigner(size, offset, zone, event_time=time is not None)
-
+    make = partial(TumblingSliceAssigner, size, offset, event_time=time is not None)
     return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism))
 
 
@@ -442,10 +440,7 @@ def hop(
     TypeError, ValueError
         As in `tumble`.
     """
-
-    def make(zone: str) -> SliceAssigner:
-        return HoppingSliceAssigner(size, slide, offset, zone, event_time=time is not None)
-
+    make = partial(HoppingSliceAssigner, size, slide, offset, event_time=time is not None)
     return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism))
 
 
@@ -478,10 +473,7 @@ def cumulate(
     TypeError, ValueError
         As in `tumble`.
     """
-
-    def make(zone: str) -> SliceAssigner:
-        return CumulativeSliceAssigner(max_size, step, offset, zone, event_time=time is not None)
-
+    make = partial(CumulativeSliceAssigner, max_size, step, offset, event_time=time is not None)
     return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism))
 
 
@@ -520,8 +512,5 @@ def session(
         raise TypeError(
             "time must be the name of a column, got None; for processing time use window_operator()"
         )
-
-    def make(zone: str) -> SessionUnsliceAssigner:
-        return SessionUnsliceAssigner(gap, zone)
-
+    make = partial(SessionUnsliceAssigner, gap)
     return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism))

@@ -10,15 +10,7 @@ from types import MappingProxyType
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    LongType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from timerheap.functions import BatchProcessFunction
 from timerheap.spark._asof.join_asof import join_asof
@@ -203,11 +195,12 @@ class Planner:
     ) -> _Relation:
         """Return the rows of a table, and their sessions, once these have ended."""
         df, names = table.rows.drop(SEEN), _visible(table.source.df)
-        naive, type_ = TimestampNTZType(), df.schema[time].dataType
-        types = (naive, naive, type_ if type_ == naive else TimestampType())
-        bounds = [StructField(name, type_) for name, type_ in zip(WINDOW, types, strict=True)]
-        rows = [StructField(name, df.schema[name].dataType) for name in names]
-        work = SessionRows(to_arrow_schema(StructType(rows)), to_arrow_schema(StructType(bounds)), assigner)
+        naive, type_ = T.TimestampNTZType(), df.schema[time].dataType
+        types = (naive, naive, type_ if type_ == naive else T.TimestampType())
+        bounds = [T.StructField(name, type_) for name, type_ in zip(WINDOW, types, strict=True)]
+        rows = [T.StructField(name, df.schema[name].dataType) for name in names]
+        types_, bounds_ = (to_arrow_schema(T.StructType(fields)) for fields in (rows, bounds))
+        work = SessionRows(types_, bounds_, assigner)
         result, keys = [*rows, *bounds], node.partition
         return self._processed(
             work, df, keys, names, result, (table,), time=time, order="arrival", late="process"
@@ -248,9 +241,9 @@ class Planner:
         """Return the first row of each key of a table, by time."""
         df, table = self._tables.rows(source)
         names, late = _visible(table.source.df), table.source.late
-        result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
+        result = [*(df.schema[name] for name in names), T.StructField(RANK, T.LongType(), False)]
         ranked = self._processed(
-            OneOfRun(to_arrow_schema(StructType(result[:-1])), number=RANK),
+            OneOfRun(to_arrow_schema(T.StructType(result[:-1])), number=RANK),
             df,
             node.keys,
             names,
@@ -279,7 +272,7 @@ class Planner:
         ranking = Ranking(node.function, RANK, tuple(orders), tuple(arrival), node.limit)
         df = unique_names(found.timed.withColumns(added))
         names = [*_visible(df), *WINDOW]
-        result = [*(df.schema[name] for name in names), StructField(RANK, LongType(), False)]
+        result = [*(df.schema[name] for name in names), T.StructField(RANK, T.LongType(), False)]
         ranked = self._processed(
             FirstRows(ranking, names),
             df if found.ended else df.withColumn(ENDS, found.ends),
@@ -297,7 +290,7 @@ class Planner:
         both, keys = found.df, [f"{KEY}{at}" for at in range(len(node.keys))]
         fields = [both.schema[name] for name in WINDOW]
         for name, one in zip(GROUPED, SIDES, strict=True):
-            fields.append(StructField(name, ArrayType(both.schema[one].dataType)))
+            fields.append(T.StructField(name, T.ArrayType(both.schema[one].dataType)))
         differing = [name for name, (*_, null_safe) in zip(keys, node.keys, strict=True) if not null_safe]
         work = GroupedSides(differing, node.how)
         names = [*WINDOW, *SIDES]
@@ -408,7 +401,7 @@ class Planner:
         names, emits = _visible(source.df), source.late == "emit"
         added: dict[str, str] = {}
 
-        def column(text: str, type_: DataType | None = None) -> str:
+        def column(text: str, type_: T.DataType | None = None) -> str:
             """Return the column that has an expression, perhaps cast."""
             nonlocal df
             if type_ is None and re.fullmatch(r"\w+|`[^`]*`", text) and text.strip("`") in names:
@@ -419,7 +412,7 @@ class Planner:
                 df = with_columns(df, {added[text]: kept_only(df, F.expr(text))})
             return added[text]
 
-        calls, frames, results = {}, dict[Frame, list[int]](), dict[str, StructField]()
+        calls, frames, results = {}, dict[Frame, list[int]](), dict[str, T.StructField]()
         aggregates = [(name, *call) for name, call in node.calls.items() if isinstance(call, tuple)]
         plan = _window_plan(source, [], [_aggregate(call).alias(name) for name, call, _ in aggregates])
         df = plan.with_inputs(df)
@@ -429,13 +422,13 @@ class Planner:
         for name, call in node.calls.items():
             if isinstance(call, tuple):
                 continue
-            type_: DataType = LongType()
+            type_: T.DataType = T.LongType()
             if call.argument:
                 argument = column(call.argument)
                 type_, default = df.schema[argument].dataType, call.default
                 default = None if default is None else column(default, type_)
                 call = replace(call, argument=argument, default=default)
-            calls[name], results[name] = call, StructField(name, type_)
+            calls[name], results[name] = call, T.StructField(name, type_)
         order = tuple(replace(one, by=column(one.by)) for one in node.order)
         for one, given in zip(order, node.order, strict=True):
             if not is_atomic(type_ := df.schema[one.by].dataType):
@@ -545,7 +538,7 @@ class Planner:
         df: DataFrame,
         keys: Sequence[str],
         names: list[str],
-        result: list[StructField],
+        result: list[T.StructField],
         tables: tuple[TimedTable, ...],
         *,
         time: str | None = ENDS,
@@ -573,8 +566,8 @@ class Planner:
         query = Query(
             work=work if isinstance(work, OverWork) else BatchWork(work),
             key=by if KEY in by[0] else key_columns(df, "PARTITION BY", by),  # of joins: no user's columns
-            rows=StructType(rows + [StructField(name, LongType(), False) for name in ARRIVAL if local]),
-            result=StructType(result),
+            rows=T.StructType(rows + [T.StructField(name, T.LongType(), False) for name in ARRIVAL if local]),
+            result=T.StructType(result),
             event_time=time,
             watermarks=strategies,
             channels=tuple(source.channel for source in sources),
@@ -585,7 +578,7 @@ class Planner:
             key_names=distinct(shown_name(name) for name in keys if not name.startswith(HIDDEN)),
             reduce=local,
             late=late,
-            late_row=StructType([df.schema[name] for name in late_columns]) if emits else None,
+            late_row=T.StructType([df.schema[name] for name in late_columns]) if emits else None,
             late_columns=tuple(late_columns),
         )
         result_df = build(query, df, each_batch=ended)

@@ -11,21 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StructField,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from timerheap.functions import AggregateFunction
 from timerheap.spark._columns import AGGREGATED
@@ -36,9 +22,9 @@ from timerheap.tvf.aggregates import BUILT_IN, Avg, Count, PythonAggregate
 from timerheap.types import arrow_type
 
 _INT64, _FLOAT64, _OBJECT = np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)
-_WHOLE = (ByteType, ShortType, IntegerType, LongType)
-_TIMES = (DateType, TimestampType, TimestampNTZType)
-_FRACTIONS = (FloatType, DoubleType)
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
+_FRACTIONS = (T.FloatType, T.DoubleType)
 _SAME = {"mean": "avg", "std": "stddev_samp", "stddev": "stddev_samp", "variance": "var_samp"}
 
 
@@ -48,7 +34,7 @@ class UserAggregate:
 
     function: AggregateFunction
     columns: tuple[str | Column, ...]
-    returns: DataType
+    returns: T.DataType
     accumulator: pa.DataType
     name: str
 
@@ -57,7 +43,7 @@ class UserAggregate:
 class ResolvedAggregate:
     """One aggregate of a query."""
 
-    field: StructField  # of the result
+    field: T.StructField  # of the result
     aggregate: Aggregate
     inputs: dict[str, Column]
     object_type: pa.DataType | None  # in which accumulators that are objects are stored
@@ -110,7 +96,7 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
             name: column if isinstance(column, Column) else df[column]
             for name, column in zip(names, wanted.columns, strict=True)
         }
-        field = StructField(wanted.name, wanted.returns)
+        field = T.StructField(wanted.name, wanted.returns)
         return ResolvedAggregate(field, python, inputs, wanted.accumulator)
     if not isinstance(wanted, Column):
         raise TypeError(
@@ -142,7 +128,7 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
         stored = to_arrow_type(df.select(F.sum(argument)).schema[0].dataType)
     else:
         stored = to_arrow_type(field.dataType if function == "sum" else type_)
-    column = argument.cast("double") if isinstance(type_, DecimalType) and dtype == _FLOAT64 else argument
+    column = argument.cast("double") if isinstance(type_, T.DecimalType) and dtype == _FLOAT64 else argument
     return ResolvedAggregate(field, make(name, dtype).named(unaliased.name), {name: column}, stored)
 
 
@@ -172,15 +158,15 @@ def _call(wanted: Column, df: DataFrame) -> tuple[str, list[Column], FunctionCal
 
 
 def _maker(
-    function: str, type_: DataType, wanted: Column, result: DataType
+    function: str, type_: T.DataType, wanted: Column, result: T.DataType
 ) -> tuple[Callable[..., Aggregate], np.dtype[Any]]:
     make = BUILT_IN[function]
     if function in ("sum", "avg") or function.startswith(("var", "stddev")):
-        if not isinstance(type_, (*_WHOLE, *_FRACTIONS, DecimalType)):
+        if not isinstance(type_, (*_WHOLE, *_FRACTIONS, T.DecimalType)):
             raise ValueError(
                 f"agg: {_text(wanted)} must be of a numeric type, got {type_.simpleString()}; cast it"
             )
-        if function == "avg" and isinstance(result, DecimalType):
+        if function == "avg" and isinstance(result, T.DecimalType):
             return partial(Avg, scale=result.scale), _OBJECT
         if function != "sum":
             return make, _FLOAT64  # like Spark
@@ -191,6 +177,6 @@ def _maker(
         )
     if isinstance(type_, (*_WHOLE, *_TIMES)):
         return make, _INT64
-    if isinstance(type_, BooleanType) and function == "count_distinct":
+    if isinstance(type_, T.BooleanType) and function == "count_distinct":
         return make, _INT64
     return make, _FLOAT64 if isinstance(type_, _FRACTIONS) else _OBJECT

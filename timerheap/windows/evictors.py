@@ -86,6 +86,9 @@ class Evictor(_Subscripted, ABC):
         """Remove from the list `elements` those that the window must not keep after this firing."""
 
 
+EvictorContext = Evictor.EvictorContext
+
+
 class OneSidedEvictor(Evictor):
     """Evicts elements either before the window function or after it."""
 
@@ -97,21 +100,13 @@ class OneSidedEvictor(Evictor):
         """Remove elements from the list."""
 
     def evict_before(
-        self,
-        elements: list[TimestampedValue],
-        size: int,
-        window: Any,
-        evictor_context: Evictor.EvictorContext,
+        self, elements: list[TimestampedValue], size: int, window: Any, evictor_context: EvictorContext
     ) -> None:
         if not self.do_evict_after:
             self.evict(elements)
 
     def evict_after(
-        self,
-        elements: list[TimestampedValue],
-        size: int,
-        window: Any,
-        evictor_context: Evictor.EvictorContext,
+        self, elements: list[TimestampedValue], size: int, window: Any, evictor_context: EvictorContext
     ) -> None:
         if self.do_evict_after:
             self.evict(elements)

@@ -127,24 +127,25 @@ class Trigger(_Subscripted, ABC):
         """Delete the timers and clear the state of the window, which ends."""
 
 
+TriggerContext = Trigger.TriggerContext
+
+
 class QuietTrigger(Trigger):
     """Base of triggers whose methods do nothing unless overridden."""
 
-    def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
-    ) -> TriggerResult:
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE
 
-    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE
 
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
         """See `Trigger.on_merge`."""
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
         """See `Trigger.clear`."""
 
     def __repr__(self) -> str:
@@ -158,13 +159,11 @@ class NeverTrigger(QuietTrigger):
 class EndOfStreamTrigger(QuietTrigger):
     """Fires at the end of the input; see ``GlobalWindows.create_with_end_of_stream_trigger()``."""
 
-    def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
-    ) -> TriggerResult:
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         ctx.register_event_time_timer(window.max_timestamp())
         return TriggerResult.CONTINUE
 
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
 
@@ -176,15 +175,13 @@ class EventTimeTrigger(QuietTrigger):
         """Return a new trigger."""
         return EventTimeTrigger()
 
-    def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
-    ) -> TriggerResult:
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
         ctx.register_event_time_timer(window.max_timestamp())
         return TriggerResult.CONTINUE
 
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
@@ -194,7 +191,7 @@ class EventTimeTrigger(QuietTrigger):
         if window.max_timestamp() > ctx.get_current_watermark():  # otherwise on_element() fires
             ctx.register_event_time_timer(window.max_timestamp())
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
         ctx.delete_event_time_timer(window.max_timestamp())
 
 
@@ -206,13 +203,11 @@ class ProcessingTimeTrigger(QuietTrigger):
         """Return a new trigger."""
         return ProcessingTimeTrigger()
 
-    def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
-    ) -> TriggerResult:
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         ctx.register_processing_time_timer(window.max_timestamp())
         return TriggerResult.CONTINUE
 
-    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return TriggerResult.FIRE
 
     def can_merge(self) -> bool:
@@ -222,7 +217,7 @@ class ProcessingTimeTrigger(QuietTrigger):
         if window.max_timestamp() > ctx.get_current_processing_time():
             ctx.register_processing_time_timer(window.max_timestamp())
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
         ctx.delete_processing_time_timer(window.max_timestamp())
 
 
@@ -245,9 +240,7 @@ class CountTrigger(QuietTrigger):
         """Return a new trigger."""
         return CountTrigger(window_size)
 
-    def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
-    ) -> TriggerResult:
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         count = ctx.get_partitioned_state(self._count)
         count.add(1)
         if count.get() < self.window_size:
@@ -261,7 +254,7 @@ class CountTrigger(QuietTrigger):
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
         ctx.merge_partitioned_state(self._count)
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
         ctx.get_partitioned_state(self._count).clear()
 
     def __repr__(self) -> str:
@@ -304,9 +297,7 @@ class DeltaTrigger(QuietTrigger):
         """Return a new trigger."""
         return DeltaTrigger(threshold, delta_function, type_info)
 
-    def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
-    ) -> TriggerResult:
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         state = ctx.get_partitioned_state(self._last)
         last = state.value()
         if last is None:
@@ -316,7 +307,7 @@ class DeltaTrigger(QuietTrigger):
             return TriggerResult.FIRE
         return TriggerResult.CONTINUE
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
         ctx.get_partitioned_state(self._last).clear()
 
     def __repr__(self) -> str:
@@ -336,15 +327,13 @@ class PurgingTrigger(Trigger):
         """Return a new trigger."""
         return PurgingTrigger(nested_trigger)
 
-    def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
-    ) -> TriggerResult:
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return _purging(self.nested_trigger.on_element(element, timestamp, window, ctx))
 
-    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return _purging(self.nested_trigger.on_processing_time(time, window, ctx))
 
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return _purging(self.nested_trigger.on_event_time(time, window, ctx))
 
     def can_merge(self) -> bool:
@@ -353,7 +342,7 @@ class PurgingTrigger(Trigger):
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
         self.nested_trigger.on_merge(window, ctx)
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
         self.nested_trigger.clear(window, ctx)
 
     def __repr__(self) -> str:
@@ -387,38 +376,38 @@ class _Continuous(QuietTrigger):
         if next_time is not None:
             self._register(next_time, ctx)
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
         state = ctx.get_partitioned_state(self._fire_time)
         next_time = state.get()
         if next_time is not None:
             self._delete(next_time, ctx)
             state.clear()
 
-    def _start(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> None:
+    def _start(self, time: int, window: Any, ctx: TriggerContext) -> None:
         """Schedule a firing at the next multiple of the interval, unless one is already scheduled."""
         if ctx.get_partitioned_state(self._fire_time).get() is None:
             # Java's % rounds toward zero, so the previous multiple is the one nearer to 1970.
             before = time - (time % self.interval if time >= 0 else -(-time % self.interval))
             self._next(before, window, ctx)
 
-    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
+    def _register(self, time: int, ctx: TriggerContext) -> None:
         if self._event_time:
             ctx.register_event_time_timer(time)
         else:
             ctx.register_processing_time_timer(time)
 
-    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
+    def _delete(self, time: int, ctx: TriggerContext) -> None:
         if self._event_time:
             ctx.delete_event_time_timer(time)
         else:
             ctx.delete_processing_time_timer(time)
 
-    def _next(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> None:
+    def _next(self, time: int, window: Any, ctx: TriggerContext) -> None:
         next_time = min(time + self.interval, window.max_timestamp())
         ctx.get_partitioned_state(self._fire_time).add(next_time)
         self._register(next_time, ctx)
 
-    def _on_timer(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def _on_timer(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         if time == window.max_timestamp():
             return TriggerResult.FIRE
         state = ctx.get_partitioned_state(self._fire_time)
@@ -445,16 +434,14 @@ class ContinuousEventTimeTrigger(_Continuous):
 
     _event_time = True
 
-    def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
-    ) -> TriggerResult:
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
         ctx.register_event_time_timer(window.max_timestamp())
         self._start(timestamp, window, ctx)
         return TriggerResult.CONTINUE
 
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return self._on_timer(time, window, ctx)
 
 
@@ -469,13 +456,11 @@ class ContinuousProcessingTimeTrigger(_Continuous):
 
     _event_time = False
 
-    def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
-    ) -> TriggerResult:
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         self._start(ctx.get_current_processing_time(), window, ctx)
         return TriggerResult.CONTINUE
 
-    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return self._on_timer(time, window, ctx)
 
 
@@ -533,9 +518,7 @@ class ProcessingTimeoutTrigger(Trigger):
             nested_trigger, timeout, reset_timer_on_new_record, should_clear_on_timeout
         )
 
-    def on_element(
-        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
-    ) -> TriggerResult:
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         result = self.nested_trigger.on_element(element, timestamp, window, ctx)
         if result.is_fire():
             self.clear(window, ctx)
@@ -551,13 +534,13 @@ class ProcessingTimeoutTrigger(Trigger):
             ctx.register_processing_time_timer(waits_until)
         return result
 
-    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return self._fire(self.nested_trigger.on_processing_time(time, window, ctx), window, ctx)
 
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return self._fire(self.nested_trigger.on_event_time(time, window, ctx), window, ctx)
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
         state = ctx.get_partitioned_state(self._timeout)
         waits_until = state.value()
         if waits_until is not None:
@@ -565,7 +548,7 @@ class ProcessingTimeoutTrigger(Trigger):
             state.clear()
         self.nested_trigger.clear(window, ctx)
 
-    def _fire(self, nested: TriggerResult, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def _fire(self, nested: TriggerResult, window: Any, ctx: TriggerContext) -> TriggerResult:
         if self.should_clear_on_timeout:
             self.clear(window, ctx)
         return TriggerResult.FIRE_AND_PURGE if nested.is_purge() else TriggerResult.FIRE

@@ -93,6 +93,77 @@ class MapContents(Protocol):
         """Remove all entries of a key."""
 
 
+class DictEntries(dict[Hashable, Any]):
+    """Contents by key in memory, with the methods of a map state that `WholeValues` needs."""
+
+    put = dict.__setitem__
+
+    def remove(self, key: Hashable) -> None:
+        self.pop(key, None)
+
+
+class WholeValues:
+    """`ValueContents` that read and write all that a key has: an entry of a map state, or of a dict."""
+
+    def __init__(self, entries: Any) -> None:
+        self.entries = entries
+
+    def load(self, key: Any) -> Any:
+        return self.entries.get(key)
+
+    def is_empty(self, key: Any) -> bool:
+        return not self.load(key)
+
+    def store(self, key: Any, contents: Any) -> None:
+        if contents is None:
+            self.entries.remove(key)
+        else:
+            self.entries.put(key, contents)
+
+
+class WholeLists(WholeValues):
+    """`ListContents` that read and write the whole list."""
+
+    def load(self, key: Any) -> list[Any]:
+        return super().load(key) or []
+
+    def append(self, key: Any, elements: list[Any]) -> None:
+        held = self.load(key)
+        held += elements
+        self.store(key, held)
+
+    def replace(self, key: Any, elements: list[Any]) -> None:
+        self.store(key, elements or None)
+
+
+class WholeMaps(WholeValues):
+    """`MapContents` that read and write the whole map."""
+
+    def load(self, key: Any) -> dict[Any, Any]:
+        return super().load(key) or {}
+
+    def find(self, key: Any, entry: Any) -> tuple[bool, Any]:
+        entries = self.load(key)
+        return entry in entries, entries.get(entry)
+
+    def put(self, key: Any, entries: dict[Any, Any]) -> None:
+        held = self.load(key)
+        held.update(entries)
+        self.store(key, held)
+
+    def remove(self, key: Any, entry: Any) -> None:
+        entries = self.load(key)
+        if entry in entries:
+            del entries[entry]
+            self.store(key, entries or None)
+
+    def remove_all(self, key: Any) -> None:
+        self.store(key, None)
+
+
+WHOLE = {"value": WholeValues, "list": WholeLists, "map": WholeMaps}
+
+
 class StateBackend(Protocol):
     """Stores the contents of all states of one function."""
 

@@ -2,85 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from importlib.util import find_spec
 from typing import Any
 
 from timerheap._native._core import set_item
-from timerheap._states import KeyContext, KeyedRuntimeContext, ValueTypes
+from timerheap._states import WHOLE, DictEntries, KeyContext, KeyedRuntimeContext, ValueTypes, WholeValues
 from timerheap._values import ArrowTypes
-
-
-class Values(dict[Hashable, Any]):
-    """`ValueContents`."""
-
-    def load(self, key: Hashable) -> Any:
-        return self.get(key)
-
-    def store(self, key: Hashable, value: Any) -> None:
-        if value is None:
-            self.pop(key, None)
-        else:
-            self[key] = value
-
-
-class Lists(dict[Hashable, list[Any]]):
-    """`ListContents`."""
-
-    def load(self, key: Hashable) -> Sequence[Any]:
-        return self.get(key, ())
-
-    def is_empty(self, key: Hashable) -> bool:
-        return not self.get(key)
-
-    def append(self, key: Hashable, elements: list[Any]) -> None:
-        self.setdefault(key, []).extend(elements)
-
-    def replace(self, key: Hashable, elements: list[Any]) -> None:
-        if elements:
-            self[key] = elements
-        else:
-            self.pop(key, None)
-
-
-class Maps(dict[Hashable, dict[Any, Any]]):
-    """`MapContents`."""
-
-    def load(self, key: Hashable) -> Mapping[Any, Any]:
-        return self.get(key, {})
-
-    def is_empty(self, key: Hashable) -> bool:
-        return not self.get(key)
-
-    def find(self, key: Hashable, entry: Any) -> tuple[bool, Any]:
-        entries = self.load(key)
-        return entry in entries, entries.get(entry)
-
-    def put(self, key: Hashable, entries: dict[Any, Any]) -> None:
-        self.setdefault(key, {}).update(entries)
-
-    def remove(self, key: Hashable, entry: Any) -> None:
-        entries = self.get(key, {})
-        entries.pop(entry, None)
-        if not entries:
-            self.pop(key, None)
-
-    def remove_all(self, key: Hashable) -> None:
-        self.pop(key, None)
-
-
-_CONTENTS: dict[str, Callable[[], Values | Lists | Maps]] = {"value": Values, "list": Lists, "map": Maps}
-
-
-class _MemoryBackend:
-    """Stores states in dicts."""
-
-    def __init__(self) -> None:
-        self.states: dict[str, Values | Lists | Maps] = {}
-
-    def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> Values | Lists | Maps:
-        return self.states.setdefault(name, _CONTENTS[shape]())
 
 
 class _CopyingTypes:
@@ -171,9 +100,13 @@ class MemoryRuntimeContext(KeyedRuntimeContext):
             _CopyingTypes() if find_spec("pyarrow") is None else ArrowTypes(_ChangeableRow.of, NamedRow.of)
         )
         super().__init__(key_context, types, max_parallelism)
-        self._memory = _MemoryBackend()
-        self.bind_backend(self._memory)
+        self._states: dict[str, WholeValues] = {}
+        self.bind_backend(self)
+
+    def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> WholeValues:
+        """Return the contents of a state, which are in memory."""
+        return self._states.setdefault(name, WHOLE[shape](DictEntries()))
 
     def num_keyed_state_entries(self) -> int:
         """Return the number of (key, state) pairs that have a value, an element or an entry."""
-        return sum(map(len, self._memory.states.values()))
+        return sum(len(table.entries) for table in self._states.values())

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from timerheap._moments import epoch_millis
+from timerheap._states import DictEntries, WholeMaps
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.internal_timer_service import InternalTimerService
-from timerheap.flink.memory_states import Maps
 from timerheap.functions import TimerService
 from timerheap.time import TimeDomain
 
@@ -83,7 +83,7 @@ class _Timers:
         self._keys = internal.key_context
         self._queue = queue
         self._register = register
-        self._times = Maps()  # from names, by key
+        self._times = WholeMaps(DictEntries())  # from names, by key
         for timestamp, key, name in queue:
             if name is not None:
                 self._times.put(key, {name: timestamp})

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar, cast
 
-from timerheap._states import AggregatingHandle, Handle, ListHandle, MapHandle, ReducingHandle, ValueHandle
+from timerheap._states import (
+    WHOLE,
+    AggregatingHandle,
+    Handle,
+    ListHandle,
+    MapHandle,
+    ReducingHandle,
+    ValueHandle,
+    WholeValues,
+)
 from timerheap.functions import RuntimeContext
 from timerheap.state import (
     AggregatingState,
@@ -26,68 +35,10 @@ from timerheap.windows.window import WINDOW_TYPE, Window
 H = TypeVar("H", bound=Handle)
 
 
-class _WindowValues:
-    """`ValueContents` by window, in entries of the current key's map from windows to contents."""
-
-    def __init__(self, entries: MapState) -> None:
-        self._entries = entries
-
-    def load(self, window: Window) -> Any:
-        return self._entries.get(window)
-
-    def is_empty(self, window: Window) -> bool:
-        return not self.load(window)
-
-    def store(self, window: Window, contents: Any) -> None:
-        if contents is None:
-            self._entries.remove(window)
-        else:
-            self._entries.put(window, contents)
-
-
-class _WindowLists(_WindowValues):
-    """`ListContents` by window; every change writes the whole list."""
-
-    def load(self, window: Window) -> list[Any]:
-        return super().load(window) or []
-
-    def append(self, window: Window, elements: list[Any]) -> None:
-        self.store(window, self.load(window) + elements)
-
-    def replace(self, window: Window, elements: list[Any]) -> None:
-        self.store(window, elements or None)
-
-
-class _WindowMaps(_WindowValues):
-    """`MapContents` by window; every change writes the whole map."""
-
-    def load(self, window: Window) -> dict[Any, Any]:
-        return super().load(window) or {}
-
-    def find(self, window: Window, entry: Any) -> tuple[bool, Any]:
-        entries = self.load(window)
-        return entry in entries, entries.get(entry)
-
-    def put(self, window: Window, entries: dict[Any, Any]) -> None:
-        self.store(window, self.load(window) | entries)
-
-    def remove(self, window: Window, entry: Any) -> None:
-        entries = self.load(window)
-        if entry in entries:
-            del entries[entry]
-            self.store(window, entries or None)
-
-    def remove_all(self, window: Window) -> None:
-        self.store(window, None)
-
-
-_TABLES = {"value": _WindowValues, "list": _WindowLists, "map": _WindowMaps}
-
-
 class _OfWindow(NamedTuple):
     """The contents of one window."""
 
-    table: _WindowValues
+    table: WholeValues
     window: Window
 
     def key(self) -> Window:
@@ -168,7 +119,7 @@ class WindowStates:
                 "does not keep its elements, got None"
             )
         entries = self._runtime_context.get_map_state(MapStateDescriptor(name, WINDOW_TYPE, type_info))
-        contents = _OfWindow(_TABLES[class_.shape](entries), window)
+        contents = _OfWindow(WHOLE[class_.shape](entries), window)
         return class_(contents, name, [_NestedCodec() for _ in class_.parts])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from timerheap._arguments import Length, milliseconds
@@ -238,7 +237,7 @@ class IntervalJoin(KeyedCoProcessFunction):
             times = side.times() if timestamp == MAX_WATERMARK else [timestamp - side.outlives]
             for time in times:
                 for row in side.remove(time):
-                    yield from self._miss(row, time, side, ctx)
+                    yield from self._joined(side, row, time, ctx)
 
     def _process(
         self, row: Any, mine: _Side, other: _Side, ctx: KeyedCoProcessFunction.Context
@@ -250,37 +249,30 @@ class IntervalJoin(KeyedCoProcessFunction):
             else:
                 yield from records("late_left and late_right", mine.late(row, ctx))
             return
-        accepts = None if self._condition is None else partial(self._accepts, row, mine)
+        condition = self._condition
+        accepts = None if condition is None else lambda found: bool(condition(*mine.pair(row, found)))
         times = other.times(timestamp + mine.first, timestamp + mine.last)
         pairs = [(time, found) for time in times for found in other.match(time, accepts)]
         if not mine.outer or watermark < timestamp + mine.last:
             mine.keep(row, timestamp, bool(pairs), ctx)
         elif not pairs:
-            yield from self._miss(row, timestamp, mine, ctx)
+            yield from self._joined(mine, row, timestamp, ctx)
         for time, found in pairs:
-            if mine is self._left:
-                yield from self._join(row, found, _Context(timestamp, time, ctx), ctx)
-            else:
-                yield from self._join(found, row, _Context(time, timestamp, ctx), ctx)
+            ctx.set_output_timestamp(max(timestamp, time))
+            yield from self._joined(mine, row, timestamp, ctx, found, time)
 
-    def _accepts(self, row: Any, mine: _Side, found: Any) -> bool:
-        assert self._condition is not None
-        return bool(self._condition(*((row, found) if mine is self._left else (found, row))))
-
-    def _miss(
-        self, row: Any, timestamp: int, side: _Side, ctx: KeyedCoProcessFunction.Context
+    def _joined(
+        self,
+        mine: _Side,
+        row: Any,
+        timestamp: int,
+        ctx: KeyedCoProcessFunction.Context,
+        found: Any = None,
+        time: int | None = None,
     ) -> Iterable[Any]:
-        if side is self._left:
-            missed = self._function.process_element(row, None, _Context(timestamp, None, ctx))
-        else:
-            missed = self._function.process_element(None, row, _Context(None, timestamp, ctx))
-        return records("process_element", missed)
-
-    def _join(
-        self, left: Any, right: Any, pair: ProcessJoinFunction.Context, ctx: KeyedCoProcessFunction.Context
-    ) -> Iterable[Any]:
-        ctx.set_output_timestamp(pair.get_timestamp())
-        return records("process_element", self._function.process_element(left, right, pair))
+        """Return what the function makes of a row and a `found` one of the other input, or of a miss."""
+        context = _Context(*mine.pair(timestamp, time), ctx)
+        return records("process_element", self._function.process_element(*mine.pair(row, found), context))
 
 
 class _Side:
@@ -315,6 +307,10 @@ class _Side:
                 f"late_{self._name} must be left out with how={how!r}, got {self.late!r}; late {self._name} "
                 "rows are joined, or emitted as misses"
             )
+
+    def pair(self, mine: Any, other: Any) -> tuple[Any, Any]:
+        """Return what belongs to the left and to the right."""
+        return (mine, other) if self._name == "left" else (other, mine)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._rows: MapState = runtime_context.get_map_state(self._types)

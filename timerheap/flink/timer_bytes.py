@@ -79,34 +79,30 @@ class _Long(_Fixed):
             return super().serialize(value)  # raises the appropriate error
 
 
-class _Boolean(TypeSerializer):
-    name = "boolean"
+class _OneOf(TypeSerializer):
+    """Serializes one of a few values as a byte, its number; None is Flink's ``VoidNamespace``."""
+
+    def __init__(self, name: str, kind: str, *values: object) -> None:
+        self.name = name
+        self._kind = kind
+        self._values = values
 
     def serialize(self, value: Any) -> bytes:
-        if not isinstance(value, bool):
-            raise TypeError(f"value must be a bool, got {value!r}")
-        return b"\1" if value else b"\0"
+        for number, one in enumerate(self._values):
+            if value is one:
+                return b"%c" % number
+        raise TypeError(f"value must be {self._kind}, got {value!r}")
 
-    def deserialize(self, data: bytes, start: int) -> tuple[bool, int]:
-        if data[start] > 1:
-            raise ValueError(f"a boolean must be 0 or 1, got {data[start]}")
-        return data[start] == 1, start + 1
+    def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
+        number = data[start]
+        if number >= len(self._values):
+            known = " or ".join(map(str, range(len(self._values))))
+            raise ValueError(f"a {self.name} must be {known}, got {number}")
+        return self._values[number], start + 1
 
 
-class _Void(TypeSerializer):
-    """Serializes None, Flink's ``VoidNamespace``, as a zero byte."""
-
-    name = "void"
-
-    def serialize(self, value: Any) -> bytes:
-        if value is not None:
-            raise TypeError(f"value must be None, got {value!r}")
-        return b"\0"
-
-    def deserialize(self, data: bytes, start: int) -> tuple[None, int]:
-        if data[start]:
-            raise ValueError(f"a void must be 0, got {data[start]}")
-        return None, start + 1
+_BOOLEAN = _OneOf("boolean", "a bool", False, True)
+_VOID = _OneOf("void", "None", None)
 
 
 class _TimeWindow(TypeSerializer):
@@ -198,8 +194,8 @@ class _Any(TypeSerializer):
 
     def __init__(self) -> None:
         self._parts: dict[type, tuple[bytes, TypeSerializer]] = {
-            type(None): (b"n", _Void()),
-            bool: (b"b", _Boolean()),  # before int, which it derives from
+            type(None): (b"n", _VOID),
+            bool: (b"b", _BOOLEAN),  # before int, which it derives from
             int: (b"i", _Long()),
             str: (b"s", _String()),
             float: (b"d", _Fixed("double", _DOUBLE, float)),
@@ -267,7 +263,7 @@ SERIALIZERS: dict[str, TypeSerializer] = {
     serializer.name: serializer
     for serializer in [
         _Any(),
-        _Boolean(),
+        _BOOLEAN,
         _Fixed("byte", struct.Struct(">b"), _byte),
         _Fixed("short", struct.Struct(">h"), _short),
         _Fixed("int", _INT, _int),
@@ -275,7 +271,7 @@ SERIALIZERS: dict[str, TypeSerializer] = {
         _Fixed("double", _DOUBLE, _double),
         _String(),
         _Bytes(),
-        _Void(),
+        _VOID,
         _TimeWindow(),
     ]
 }

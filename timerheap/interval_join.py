@@ -278,11 +278,8 @@ class IntervalJoin(KeyedCoProcessFunction):
 class _Side:
     """The buffered rows of one input.
 
-    name ({"left", "right"})
-    row_type: type of the rows
-    bounds (tuple of (int, int)): the first and the last time of a match, from the time of a row
+    bounds: the first and the last time of a match, from the time of a row
     outer: whether rows without a match are emitted
-    late: receives late rows
     """
 
     def __init__(

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 def inspect(
     checkpoint: str, operator: int | None, batch: int | None, picture: Path | None, console: Console
 ) -> None:
-    """Show what the operators of a checkpoint hold.
+    """Show what an operator of a checkpoint holds, by default all, after a micro-batch, by default the last.
 
-    checkpoint: a path, or the URI of one that Spark can read
-    operator: the number of the operator; None: all operators of timerheap
-    batch: the micro-batch; None: the last one that has finished
     picture: the PNG file to draw into, of the first operator
-    ValueError: if there is no such checkpoint, operator or micro-batch
     """
     with tempfile.TemporaryDirectory(prefix="timerheap-") as scratch:
         settings = {"spark.sql.shuffle.partitions": CORES, "spark.sql.warehouse.dir": scratch}

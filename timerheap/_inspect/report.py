@@ -190,11 +190,7 @@ def plot(state: CheckpointState, file: Path) -> None:
 
 
 def histogram(state: CheckpointState) -> pd.DataFrame:
-    """Return the number of timers in each span of time, key group and time domain.
-
-    return: the columns key_group, time_domain, start and width (epoch ms and ms, missing for timers outside
-        the years 1 to 9999), and timers
-    """
+    """Return the numbers of timers by group, domain and span of time, of none outside the years 1 to 9999."""
     timers = _numbered(state.timers())
     group, domain, at = timers.columns[-1], timers.columns[-3], timers.columns[-4]
     when = F.when(timers[timers.columns[-5]].isNotNull(), timers[at])

@@ -71,10 +71,7 @@ class KeyedTimerQueue(Protocol[K, N]):
 
 @contextmanager
 def all_or_none(*parts: tuple[KeyedTimerQueue[K, N], Iterable[tuple[int, K, N]]]) -> Iterator[None]:
-    """Add timers to several queues; on an error, also in the ``with`` block, remove them again.
-
-    *parts: a queue, and the timers to add to it. Timers that it already holds are kept in any case.
-    """
+    """Add new timers to several queues; on an error, also in the ``with`` block, remove them again."""
     added: list[tuple[KeyedTimerQueue[K, N], list[tuple[int, K, N]]]] = []
     try:
         for queue, timers in parts:

@@ -194,10 +194,7 @@ def _parallelisms(max_parallelism: int, parallelism: int) -> None:
 
 
 class OwnedKeyGroups:
-    """A range of key groups, by default all, and the function that assigns keys to them.
-
-    hash_code: from a key to an int, whose low 32 bits determine the key group
-    """
+    """A range of key groups, by default all, and the function that assigns keys to them."""
 
     def __init__(
         self, max_parallelism: int, key_group_range: KeyGroupRange | None, hash_code: Callable[[Any], int]
@@ -233,10 +230,7 @@ class OwnedKeyGroups:
         return key_groups
 
     def hash_code(self, key: Any) -> int:
-        """Compute the hash code, uint32, of a key in an owned key group; raise the errors of `of`.
-
-        If all key groups are owned, this takes a third of the time of `of`.
-        """
+        """Compute the hash code, uint32, of a key in an owned key group; raise the errors of `of`."""
         if not self._are_all:
             self.of(key)
         return self._code_of(key)

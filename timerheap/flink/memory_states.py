@@ -88,11 +88,9 @@ class _ChangeableRow(NamedRow):
 
 
 class MemoryRuntimeContext(KeyedRuntimeContext):
-    """Returns states that live in memory.
+    """Returns states that live in memory, with the checks of those on Spark.
 
-    They accept, refuse and return what the states of a function on Spark do, except that a struct is returned
-    as a tuple with named fields instead of a ``pyspark.sql.Row``. Values are copied on the way in and out;
-    without pyarrow, which checks them, that is all.
+    A struct is returned as a tuple with named fields. Without pyarrow values are copied, and not checked.
     """
 
     def __init__(self, key_context: KeyContext[Any], max_parallelism: int = 128) -> None:

@@ -33,20 +33,14 @@ StreamElement = StreamRecord[Any] | Watermark | WatermarkStatus
 
 
 class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
-    """One object for all calls, as in PyFlink; whoever calls the function sets its attributes first.
-
-    at: the timestamp of the element or timer, or None
-    output_timestamp: that of the records that are emitted next, or None
-    domain, name: those of the timer
-    send: receives the values of side outputs
-    """
+    """One object for all calls, as in PyFlink; whoever calls the function sets its attributes first."""
 
     def __init__(
         self, keys: KeyContext[Any], timers: TimerService, send: Callable[[OutputTag, Any], None]
     ) -> None:
-        self.at: int | None = None
-        self.output_timestamp: int | None = None
-        self.domain = TimeDomain.EVENT_TIME
+        self.at: int | None = None  # the timestamp of the element or timer
+        self.output_timestamp: int | None = None  # of the records that are emitted next
+        self.domain = TimeDomain.EVENT_TIME  # of the timer, as its name
         self.name: str | None = None
         self._keys = keys
         self._timers = timers

@@ -25,10 +25,7 @@ _MOST_CACHED = 2 * _CACHED
 
 
 class CachedHead:
-    """A cache of the first entries of a store.
-
-    The cache holds every entry up to `_through`, or all entries if `_through` is None. Flink:
-    ``RocksDBCachingPriorityQueueSet`` and its ``TreeOrderedSetCache``.
+    """A cache of the first entries of a store (Flink: ``RocksDBCachingPriorityQueueSet``).
 
     A failing write leaves the store unchanged and empties the cache, which is then read again.
     """
@@ -40,7 +37,7 @@ class CachedHead:
     def forget(self) -> None:
         """Empty the cache."""
         self._cache: list[bytes] = []
-        self._through: bytes | None = FIRST
+        self._through: bytes | None = FIRST  # the last entry of the cache; None if it has all
         self._beyond: int | None = None  # the number of entries that are not cached, or None if unknown
 
     def first(self) -> bytes | None:

@@ -24,15 +24,9 @@ _FORMAT_VERSION = 1
 
 
 class Store:
-    """A sorted set of byte strings on disk, each longer than one byte.
+    """A sorted set of byte strings on disk, each longer than one byte; see `RocksDBTimerQueue`.
 
-    path: the directory, created if it does not exist; by default a temporary one, removed with the store
-    properties: JSON values on which the contents depend. They are stored, and must be the same on every
-        opening.
-    sync: whether each write waits for the disk and so also survives a crash of the machine
-    ImportError: if rocksdict is not installed
-    OSError: if RocksDB cannot open the directory: it is in use, damaged, or holds another kind of database
-    ValueError: if the directory holds other data, or was created with other properties
+    properties: JSON values on which the contents depend, the same on every opening
 
     Writes are in RocksDB's write-ahead log, which the operating system keeps when the process is killed. A
     temporary store needs none.

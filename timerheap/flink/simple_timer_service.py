@@ -17,8 +17,7 @@ from timerheap.time import TimeDomain
 class SimpleTimerService(TimerService):
     """The timers of the current key in an internal timer service, like Flink's ``SimpleTimerService``.
 
-    The namespace of a timer is its name, or None. Registering and deleting cost O(log n) in the timers of all
-    keys; to list the timers of a key, or to find the next one, all are scanned, O(n).
+    The namespace of a timer is its name, or None. To list the timers of a key, all are scanned.
     """
 
     def __init__(self, internal_timer_service: InternalTimerService[Any, Any]) -> None:

@@ -295,10 +295,7 @@ class TimerSerializer:
     def serialize(
         self, timer: tuple[int, Any, Any], hash_code_of: Callable[[Any], int] | None = None
     ) -> bytes:
-        """Serialize a timer.
-
-        hash_code_of: from the key to a uint32, stored in 4 bytes between the timestamp and the key
-        """
+        """Serialize a timer, with the hash code of its key, a uint32, before the key if there is one."""
         try:
             timestamp, key, namespace = timer
         except (TypeError, ValueError) as error:

@@ -153,20 +153,13 @@ class StatusWatermarkValve:
 class CombinedWatermarkStatus:
     """The combined watermark of a varying set of inputs (Flink's ``CombinedWatermarkStatus``).
 
-    The combined watermark is the minimum of the watermarks of the active inputs or, while all are idle, the
-    maximum of all watermarks. It never decreases. An input is an int64 that the caller chooses. Calls with an
-    unknown or removed input are ignored. Of the two inputs of an operator it is what Flink's
-    ``IndexedCombinedWatermarkStatus`` is.
-
-    combined_watermark: the result of the last `update_combined_watermark`; MIN_WATERMARK before the first
-    is_idle: whether all inputs were idle at the last `update_combined_watermark`
-
-    `update_combined_watermark` costs O(n) with n inputs.
+    It is the minimum of the watermarks of the active inputs or, while all are idle, the maximum of all
+    watermarks, and never decreases. An input is a number of the caller's; unknown ones are ignored.
     """
 
     def __init__(self, inputs: Iterable[int] = ()) -> None:
         self.combined_watermark = MIN_WATERMARK
-        self.is_idle = False
+        self.is_idle = False  # whether all inputs were idle at the last `update_combined_watermark`
         self._watermarks = dict.fromkeys(inputs, MIN_WATERMARK)
         self._idle: set[int] = set()
 
@@ -206,13 +199,8 @@ class CombinedWatermarkStatus:
 class WatermarkOutputMultiplexer:
     """Combines the watermarks of several outputs into one (Flink's ``WatermarkOutputMultiplexer``).
 
-    The watermarks of an immediate output are combined immediately, those of a deferred output at the next
-    `on_periodic_emit`. The combined watermark is the minimum of the watermarks of the active outputs or,
-    while all are idle, the maximum of all watermarks. It never decreases.
-
-    underlying_output: receives the combined watermark when it rises, and is marked idle if all outputs are
-
-    Each emission costs O(n) with n outputs.
+    The rule is that of `CombinedWatermarkStatus`. The underlying output receives the combined watermark when
+    it rises, and is marked idle if all outputs are.
     """
 
     def __init__(self, underlying_output: WatermarkOutput) -> None:
@@ -230,11 +218,7 @@ class WatermarkOutputMultiplexer:
         self._combined.add(self._registered)
 
     def unregister_output(self, output_id: str) -> bool:
-        """Unregister an output and return True, or return False if there is none with this id.
-
-        The combined watermark of the other outputs is emitted at the next `on_periodic_emit`, or when one of
-        them rises.
-        """
+        """Unregister an output; return False if there is none with this id. Nothing is emitted yet."""
         partial = self._partials.pop(output_id, None)
         if partial is None:
             return False

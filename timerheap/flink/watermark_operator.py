@@ -19,9 +19,7 @@ DEFAULT_AUTO_WATERMARK_INTERVAL = 200
 class WatermarksWithIdleness(WatermarkGenerator):
     """Marks its output idle after a timeout without rows, in ms (Flink's class of that name).
 
-    The timeout starts at the first periodic call without a row since the last one. While the output is idle,
-    it emits no periodic watermarks. The next row ends the idleness, and the next watermark that rises makes
-    the output active.
+    The timeout starts at the first periodic call without a row since the last one.
     """
 
     def __init__(

@@ -140,10 +140,7 @@ def save_group(group: KeyGroup, max_parallelism: int, now: int | None) -> bytes:
 
 
 def load_group(query: Query, max_parallelism: int, data: bytes) -> tuple[KeyGroup, int | None]:
-    """Return the key group of a query and the time that `save_group` has written.
-
-    ValueError: if these are other bytes, or do not fit the query
-    """
+    """Return the key group of a query and the time that `save_group` has written."""
     try:
         stream = pa.ipc.open_stream(data)
         now = (stream.schema.metadata or {}).get(_CLOCK)

@@ -144,11 +144,7 @@ class PushedRows:
                 raise ValueError(f"rows must have a value in column {field.name!r}, which is {why}, got None")
 
     def hashed(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> KeyedRows:
-        """Return rows with the hashes of their keys and their event times.
-
-        batch: of `table`
-        rows: what the query sees of them
-        """
+        """Return what the query sees of rows, with the hashes of their keys and their event times."""
         keys = [_hashable(batch.column(name)) for name in self.key]
         timestamps = np.zeros(batch.num_rows, np.int64)
         if self.event_time is not None:
@@ -224,11 +220,7 @@ class Inputs:
         late: object = None,
         prefix: str = "",
     ) -> None:
-        """Add an input, given the user's arguments.
-
-        argument: name of the argument that `schema` is
-        prefix: errors call the arguments `prefix` + ``key``, and so on
-        """
+        """Add an input, given the user's arguments; in errors, a prefix is before their names."""
         columns = SchemaColumns(argument, schema)
         found = Input.checked(columns, key, event_time, watermark, order=order, late=late, prefix=prefix)
         if self._checked:
@@ -245,10 +237,7 @@ class Inputs:
         return query_of(work_of(function), result, *checked, **columns, **options)
 
     def hashed(self, number: int, rows: object, query: Query) -> KeyedRows:
-        """Return the rows of an input as they reach a key group of the query.
-
-        TypeError, ValueError: if a row does not fit
-        """
+        """Return the rows of an input as they reach a key group of the query."""
         side = self._sides[number]
         batch = side.table(rows)
         seen = batch if len(self) == 1 else self._tagged(number, batch, query)

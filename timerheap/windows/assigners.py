@@ -116,7 +116,6 @@ class _EventTime(_OfTime):
         return EventTimeTrigger()
 
     def is_event_time(self) -> bool:
-        """Return True."""
         return True
 
     def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
@@ -134,7 +133,6 @@ class _ProcessingTime(_OfTime):
         return ProcessingTimeTrigger()
 
     def is_event_time(self) -> bool:
-        """Return False."""
         return False
 
     def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
@@ -336,8 +334,7 @@ class GlobalWindows(WindowAssigner):
         return self._default_trigger
 
     def is_event_time(self) -> bool:
-        """Return False, as in Flink."""
-        return False
+        return False  # as in Flink
 
     def __repr__(self) -> str:
         return "GlobalWindows()"
@@ -385,7 +382,6 @@ class CountWindowAssigner(WindowAssigner):
         return PurgingTrigger.of(CountTrigger.of(self._size))
 
     def is_event_time(self) -> bool:
-        """Return False."""
         return False
 
 

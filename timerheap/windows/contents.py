@@ -27,12 +27,9 @@ class WindowContents(ABC):
 
     @abstractmethod
     def firing(self, window: Window, kept: Window) -> AbstractContextManager[Any]:
-        """Return a context manager for a call of the window function, whose value is the function's input.
+        """Return a context manager for a call of the window function, whose value is the input, or None.
 
-        The value is None for an empty window.
-
-        window: the window that fires
-        kept: the window under which its contents are kept
+        kept: the window under which the contents of `window` are kept
         """
 
     @abstractmethod
@@ -45,11 +42,7 @@ class WindowContents(ABC):
 
 
 class AccumulatorContents(WindowContents):
-    """One accumulator for each window.
-
-    type_info: the type of an accumulator
-    function: the accumulator of a ReduceFunction has the type of an element
-    """
+    """One accumulator for each window; that of a ReduceFunction has the type of an element."""
 
     def __init__(
         self, runtime_context: RuntimeContext, type_info: object, function: AggregateFunction | ReduceFunction
@@ -66,7 +59,6 @@ class AccumulatorContents(WindowContents):
 
     @contextmanager
     def firing(self, window: Window, kept: Window) -> Iterator[Any]:
-        """See `WindowContents.firing`; the value is the result of the aggregate."""
         accumulator = self._state.get(kept)
         yield None if accumulator is None else self._function.get_result(accumulator)
 
@@ -111,8 +103,6 @@ class ElementContents(WindowContents):
     """All elements of each window, in order of arrival.
 
     Each element has its own entry in the state, so adding one is O(1). Reading a window is O(its elements).
-
-    type_info: the type of an element
     """
 
     def __init__(self, runtime_context: RuntimeContext, type_info: object) -> None:
@@ -126,7 +116,6 @@ class ElementContents(WindowContents):
 
     @contextmanager
     def firing(self, window: Window, kept: Window) -> Iterator[Any]:
-        """See `WindowContents.firing`; the value is the list of elements."""
         yield self._held(kept) or None
 
     def clear(self, window: Window) -> None:

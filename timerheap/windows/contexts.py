@@ -137,17 +137,12 @@ class TriggerContext(_Clock, Trigger.OnMergeContext):
 
 
 class WindowContext(ProcessWindowFunction.Context):
-    """Context of a ProcessWindowFunction; the operator sets the attributes before each call.
-
-    ctx: the context of the call of the operator
-    timestamp: the output timestamp of that call
-    states: None for merging windows
-    """
+    """Context of a ProcessWindowFunction; the operator sets the attributes before each call."""
 
     timer_service: TimerService
     current: Window
-    ctx: KeyedProcessFunction.Context
-    timestamp: int | None
+    ctx: KeyedProcessFunction.Context  # of the call of the operator
+    timestamp: int | None  # the output timestamp of that call
 
     def __init__(self, runtime_context: RuntimeContext, states: WindowStates | None) -> None:
         self._runtime_context = runtime_context

@@ -14,10 +14,7 @@ class MergingWindowSet:
     """The windows in flight of one key, each with the window under which its contents are kept.
 
     When windows merge, the contents of one of them stay in place, and the contents of the others are added
-    to them.
-
-    `state` maps each window to the window whose state it uses. The constructor reads it, and `persist` writes
-    it: O(windows). Flink: ``MergingWindowSet``.
+    to them. The constructor reads the state, and `persist` writes it. Flink: ``MergingWindowSet``.
     """
 
     def __init__(self, assigner: MergingWindowAssigner, state: MapState) -> None:

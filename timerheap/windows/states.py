@@ -56,10 +56,8 @@ class _NestedCodec:
 
 
 class WindowStates:
-    """The states of a trigger or a window function, for each window of the current key.
+    """The states of a trigger or a window function: map states, from windows to values, lists or maps.
 
-    runtime_context: provides a map state for each descriptor, from windows to values, lists or maps
-    prefix: prepended to the name of each descriptor
     element_type: the type of a state whose descriptor has none
     """
 

@@ -105,10 +105,7 @@ def window_of(fields: Iterable[int | None]) -> Window:
 
 
 def merge_time_windows(windows: Iterable[TimeWindow]) -> Iterator[tuple[list[TimeWindow], TimeWindow]]:
-    """Yield each set of two or more windows that overlap or touch, and the window that covers them.
-
-    O(n log n). Flink: ``TimeWindow.mergeWindows``.
-    """
+    """Yield each set of two or more windows that overlap or touch, and their cover (``mergeWindows``)."""
     together: list[TimeWindow] = []
     cover: TimeWindow | None = None
     for window in [*sorted(windows, key=lambda w: w.start), None]:

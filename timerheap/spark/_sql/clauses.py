@@ -71,12 +71,7 @@ def time_of(node: exp.Expr, clause: str) -> str:
 
 
 def grouping_sets(group: exp.Expr, bounds: Mapping[str, str]) -> list[Keys]:
-    """Return the keys of each grouping set, without the window's bounds; a plain GROUP BY has one set.
-
-    bounds: the columns that have a bound of the window, and which
-
-    ValueError: if a set lacks window_start or window_end, or contains anything but columns
-    """
+    """Return the keys of each grouping set, without the window's bounds; a plain GROUP BY has one set."""
     expect_only(group, {"expressions"})
     choices = [_choices(node) for node in group.expressions]
     sets = [tuple(dict.fromkeys(chain.from_iterable(chosen))) for chosen in product(*choices)]

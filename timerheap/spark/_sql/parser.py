@@ -57,10 +57,7 @@ _OF_GROUP_WINDOWS: dict[str, exp.Expr] = {
 
 
 def parsed(query: str) -> Node:
-    """Parse a query.
-
-    ValueError: if the query is invalid or uses an unsupported feature; the message names it
-    """
+    """Parse a query; raise a ValueError that names what is unsupported."""
     return _limited(_query(parsed_select(query), {}))
 
 
@@ -465,10 +462,7 @@ def _ranked(
 def _first_of_keys(
     select: exp.Select, table: Table, conditions: list[exp.Expr], overs: list[exp.Window], selected: Selected
 ) -> Selected | None:
-    """Return the plan of a SELECT with ROW_NUMBER by time alone, of which the next one may take the first.
-
-    selected: the plan if it does not
-    """
+    """Return the plan of a SELECT with ROW_NUMBER by time alone, of which the next may take the first."""
     over, alias, rows = overs[0], overs[0].parent, selected.source
     assert isinstance(rows, Over)
     if (

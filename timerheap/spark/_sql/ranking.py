@@ -37,12 +37,7 @@ class Ranking:
     limit: int
 
     def first(self, rows: pa.RecordBatch, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of the first rows of each group, and their numbers; O(n log n).
-
-        Nulls and NaN are sorted as in Spark, where NaN is the largest number.
-
-        groups (int64, shape (n,)): the number of each row's group
-        """
+        """Return the positions of the first rows of each of the numbered groups, and their ranks."""
         columns, keys = sort_columns(rows, self.order + self.arrival, {"group": groups})
         compared, _ = sort_columns(rows, self.order, {"group": groups})
         table = pa.table(columns)
@@ -104,10 +99,7 @@ def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
 
 
 def groups_of(rows: pa.RecordBatch, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an order of rows in which those of a key and window are together, and where each group begins.
-
-    Shapes (n,), of int64 and of bool.
-    """
+    """Return an order of rows in which those of a key and window are together, and where these begin."""
     columns = [ids, *(rows.column(name).cast(pa.int64()).to_numpy() for name in WINDOW)]
     order = np.lexsort(columns)
     begins = np.zeros(len(order), bool)
@@ -127,7 +119,6 @@ class FirstRows(BatchProcessFunction):
     def process_batch(
         self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
     ) -> Iterator[pa.RecordBatch]:
-        """Rank the rows."""
         order, begins = groups_of(batch, ctx.ids)
         groups = np.empty(len(order), np.int64)
         groups[order] = np.cumsum(begins)
@@ -144,7 +135,6 @@ class LocalFirstRows:
     key: list[str]
 
     def __call__(self) -> _Reducer:
-        """Return a buffer without rows."""
         return _Reducer(self)
 
 

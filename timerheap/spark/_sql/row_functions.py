@@ -71,9 +71,6 @@ class SessionRows(BatchProcessFunction):
 
     Of each key the state has the rows of the sessions that have not; a timer waits for the first to end.
     Which rows are late is as in `SessionWindowAggregate`.
-
-    types: of the columns of the rows
-    bounds: the columns of the windows: start, end and time
     """
 
     _takes_all = True

@@ -35,10 +35,7 @@ def instant_of(local: Column, zone: TimeZone) -> Column:
 
 
 def end_of(last: Column, zone: TimeZone) -> Column:
-    """Return when a window ends, in epoch ms; where clocks go back, after the repeated hour.
-
-    last: the last local ms of the window
-    """
+    """Return when a window ends, given its `last` local ms; where clocks go back, after the repeated hour."""
     first, day = instant_of(last, zone), 86_400_000
     if zone.fixed_offset is not None:
         return first

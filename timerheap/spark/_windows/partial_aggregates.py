@@ -30,10 +30,7 @@ class WindowSpec:
 
 
 class PartialColumns:
-    """Converts `Partials` to Arrow columns and back, to send them and to checkpoint them.
-
-    The columns of `schema` are `KEY_HASH`, `SLICE_END` and the fields of the accumulators.
-    """
+    """Converts `Partials` to Arrow columns and back: `KEY_HASH`, `SLICE_END` and the accumulators' fields."""
 
     def __init__(self, spec: WindowSpec) -> None:
         self.aggregation = Aggregation(spec.aggregates)
@@ -153,7 +150,6 @@ class LocalStage:
     inputs: dict[str, np.dtype[Any]]
 
     def __call__(self) -> SlicedRows:
-        """Return a buffer without rows."""
         return SlicedRows(self)
 
 
@@ -191,10 +187,7 @@ class SlicedRows:
             held.append(rows.column(name))
 
     def drain(self) -> pa.RecordBatch:
-        """Remove all rows, of which there must be some, and return a row for each key and slice.
-
-        The rows are in the order in which the groups first occurred. `HASH` is the last column.
-        """
+        """Remove all rows, one or more; return one for each key and slice, as they came, with `HASH` last."""
         assert self._groups is not None
         keys, ends, sizes = self._groups.groups()
         groups = Groups(self._groups.order(), np.cumsum(sizes) - sizes, sizes)

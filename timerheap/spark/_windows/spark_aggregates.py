@@ -83,10 +83,7 @@ def udaf(
 
 
 def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAggregate:
-    """Translate an argument of ``agg``; raise a ValueError that names an unsupported function.
-
-    `number` is that of the aggregate, which makes the names of its columns unique.
-    """
+    """Translate an argument of ``agg``; its `number` makes the names of its columns unique."""
     if isinstance(wanted, UserAggregate):
         names = [f"{AGGREGATED}{number}_{at}" for at in range(len(wanted.columns))]
         of = ", ".join(df.select(*wanted.columns).columns)

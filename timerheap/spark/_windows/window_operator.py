@@ -304,16 +304,11 @@ class _Windows(KeyedProcessFunction):
 
 
 class _Labelled(ProcessWindowFunction):
-    """Adds the key and the window to the results of a window function.
-
-    function: None if the elements themselves are the results
-    keys: number of key columns
-    names: column names of a result
-    """
+    """Adds the key and the window to the results of a window function."""
 
     def __init__(self, function: Any, keys: int, names: list[str]) -> None:
-        self._function = function
-        self._keys = keys
+        self._function = function  # None if the elements themselves are the results
+        self._keys = keys  # the number of columns
         self._names = names
 
     def open(self, runtime_context: RuntimeContext) -> None:

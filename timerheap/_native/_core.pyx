@@ -57,3 +57,4 @@ include "_row_keys.pxi"  # CurrentKey, KnownKeys, KeyNumbers
 include "_row_timers.pxi"  # RowTimers, RowTimerService, and the journal TimerChanges
 include "_row_state.pxi"  # RowValue and RowCells: the handle of a value state
 include "_row_loop.pxi"  # RowLoop, and the context RowContext
+include "_matching.pxi"  # Matcher: the partial matches of a row pattern

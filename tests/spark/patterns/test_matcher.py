@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from match_model import Condition, Model, SkipError, Taken, random_term, text_of
 
@@ -21,12 +22,23 @@ def of(taken: Taken, name: str) -> list[int]:
 
 
 def matches(
-    rules: Rules, columns: list[Any], times: Sequence[int], bits: Sequence[int], end: bool = True
+    rules: Rules, columns: list[Any], times: Sequence[int], bits: Sequence[int]
 ) -> list[tuple[int, list[tuple[int, int]]]]:
-    matcher, found = Matcher(rules, columns), []
-    for row, (at, some) in enumerate(zip(times, bits, strict=True)):
-        found += matcher.add(row, at, some, row == 0)
-    return found + matcher.finish() if end else found
+    """Return the matches, found row by row and in all rows at a time, which are the same."""
+    found = []
+    n, arrays = len(bits), (np.array(times, np.int64), np.array(bits, np.int64))
+    for ends in (range(1, n + 1), [n]):
+        one, begin = Matcher(rules, columns), 0
+        for end in ends:
+            one.run(begin, end, *arrays, 0)
+            begin = end
+        one.finish()
+        taken = list(zip(one.rows, one.taken, strict=True))
+        begins = [0, *one.ends][:-1]
+        each = zip(one.starts, begins, one.ends, strict=True)
+        found.append([(start, taken[low:high]) for start, low, high in each])
+    assert found[0] == found[1]
+    return found[0]
 
 
 def case(rng: random.Random) -> None:

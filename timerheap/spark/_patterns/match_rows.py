@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timerheap._native._core import Attempt, Matcher
 from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTimers
 from timerheap.spark._patterns.conditions import (
     Column,
@@ -22,16 +22,8 @@ from timerheap.spark._patterns.conditions import (
     plain,
     register_of,
 )
-from timerheap.spark._patterns.matcher import (
-    EMPTY,
-    NONE,
-    Attempt,
-    Match,
-    Matcher,
-    Rules,
-    accumulated,
-    result,
-)
+from timerheap.spark._patterns.matcher import Rules
+from timerheap.spark._patterns.measures import Measure, Shown
 from timerheap.spark._patterns.pattern import ACCEPT, Pattern
 from timerheap.state import ValueStateDescriptor
 from timerheap.timer import MAX_WATERMARK
@@ -39,26 +31,6 @@ from timerheap.timer import MAX_WATERMARK
 _CELL = pa.struct([(name, pa.int32()) for name in ("before", "row", "taken")])
 _THREAD = pa.struct([(name, pa.int32()) for name in ("start", "next", "cell")])
 _TIMER = "match"
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A part of the measures that a match has to be asked for; Spark computes the rest.
-
-    kind: "first" or "last", "classifier first" or "classifier last", "number", or the name of an aggregate
-    variables: the numbers of the variables whose rows count; None for all
-    type: of its column
-    column: the column, and how many rows before the row of the match it is read
-    final: whether all rows of the match count, not only those up to the row that is shown
-    """
-
-    name: str
-    type: pa.DataType
-    kind: str
-    variables: frozenset[int] | None = None
-    offset: int = 0
-    column: Column | None = None
-    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,38 +111,31 @@ class MatchRows(BatchProcessFunction):
         rows = _Rows(keys, held, batch, ids[: len(times)], times)
         bits = self._bits(rows)
         values = [plain(rows.column(column)) for column in self._columns]
-        row_times = rows.times.tolist()
-        begins = np.ones(len(bits), bool) if rules.begins < 0 else (bits & rules.begins) != 0
-        ahead = np.where(begins, np.arange(len(bits)), len(bits))
-        nexts, all_bits = np.minimum.accumulate(ahead[::-1])[::-1].tolist(), bits.tolist()
-        out: list[tuple[int, int, Match]] = []
-        kept = _Kept(self._plan.mark)
+        kept, matcher = _Kept(self._plan.mark), Matcher(rules, values)
+        counts = [0]
         for key, (low, new, high) in enumerate(rows.spans()):
-            matcher = Matcher(rules, values, held.attempts(key, low, row_times, rules, values))
-            number, row, found = held.numbers[key], new, list[Match]()
-            while row < high:
-                if not matcher.attempts:
-                    row = nexts[row]
-                    if row >= high:
-                        break
-                found += matcher.add(row, row_times[row], all_bits[row], row == low)
-                row += 1
+            matcher.attempts = held.attempts(key, low, rows.times, matcher)
+            matcher.run(new, high, rows.times, bits, low)
             if watermark == MAX_WATERMARK:
-                found += matcher.finish()
+                matcher.finish()
             else:
-                found += matcher.expire(watermark + 1)
+                matcher.expire(watermark + 1)
                 attempts = matcher.attempts
                 keep = (attempts[0].start if attempts else high) - self._back
-                count = number + len(found) if self._counts else 0
-                kept.add(attempts, max(low, keep), high, count, row_times)
-            out += [(key, number + at, match) for at, match in enumerate(found, 1)]
+                count = held.numbers[key] + len(matcher.starts) - counts[-1] if self._counts else 0
+                kept.add(attempts, max(low, keep), high, count)
+            counts.append(len(matcher.starts))
         if watermark == MAX_WATERMARK:
             changed = held.lengths >= 0
             self._state.update_many(keys[changed], pa.nulls(np.count_nonzero(changed), self._type))
         else:
             self._keep(keys, held, rows, kept, ctx)
-        if out:
-            yield self._emitted(out, keys, rows, ctx)
+        if matcher.starts:
+            found = matcher.starts, matcher.ends, matcher.rows, matcher.taken
+            of_match = np.repeat(np.arange(len(keys)), np.diff(counts))
+            numbers = np.arange(1, counts[-1] + 1) + (np.array(held.numbers) - counts[:-1])[of_match]
+            shown = Shown(found, self._plan.all_rows, self._plan.shows_empty)
+            yield self._emitted(shown, of_match, numbers, keys, rows, ctx)
 
     def _bits(self, rows: _Rows) -> np.ndarray:
         """Return which variables each row can be, as far as conditions on rows say it."""
@@ -202,74 +167,28 @@ class MatchRows(BatchProcessFunction):
 
     def _emitted(
         self,
-        out: list[tuple[int, int, Match]],
+        shown: Shown,
+        of_match: np.ndarray,
+        numbers: np.ndarray,
         keys: np.ndarray,
         rows: _Rows,
         ctx: BatchProcessFunction.Context,
     ) -> pa.RecordBatch:
-        """Return the rows that matches show, with their measures."""
-        plan, measures = self._plan, self._plan.measures
-        of_keys, of_rows_ = list[int](), list[int]()
-        found: list[list[Any]] = [[] for _ in measures]
-        inputs = {
-            one.column: rows.column(one.column).to_pylist()
-            for one in measures
-            if one.kind in EMPTY and one.column is not None
-        }
-        for key, number, (start, taken) in out:
-            shown = (
-                [at for at, (_, one) in enumerate(taken) if not one % 2]
-                if plan.all_rows
-                else [len(taken) - 1]
-            )
-            if not taken:
-                shown = [-1] if plan.shows_empty else []
-            of_keys += [key] * len(shown)
-            of_rows_ += [taken[at][0] if at >= 0 else start for at in shown]
-            for values, measure in zip(found, measures, strict=True):
-                values += self._values(measure, number, taken, shown, inputs)
-        of_key = ctx.keys(keys).take(pa.array(of_keys, pa.int64()))
-        at = pa.array(of_rows_, pa.int64())
-        columns = list(of_key.columns[: len(plan.keys)])
-        columns += [rows.column((name, 0)).take(at) for name in plan.shown]
-        for values, one in zip(found, measures, strict=True):
-            if one.kind in ("first", "last") and one.column is not None:
-                columns.append(rows.column(one.column).take(pa.array(values, pa.int64())))
-            else:
-                columns.append(pa.array(values, one.type))
-        names = [*plan.keys, *plan.shown, *(one.name for one in measures)]
-        return pa.RecordBatch.from_arrays(columns, names=names)
+        """Return the rows that matches show, with their measures.
 
-    def _values(
-        self,
-        measure: Measure,
-        number: int,
-        taken: list[tuple[int, int]],
-        shown: list[int],
-        inputs_of: dict[Column, list[Any]],
-    ) -> list[Any]:
-        """Return a measure at each row that a match shows: for columns, the row to read."""
-        if measure.kind == "number":
-            return [number] * len(shown)
-        wanted = measure.variables
-        places = [at for at, (_, one) in enumerate(taken) if wanted is None or one >> 1 in wanted]
-        counts = [len(places) if measure.final else bisect_right(places, at) for at in shown]
-        if measure.kind in EMPTY:
-            values = None if measure.column is None else inputs_of[measure.column]
-            totals = [EMPTY[measure.kind]]
-            for at in places:
-                value = 1 if values is None else values[taken[at][0]]
-                totals.append(totals[-1] if value is None else accumulated(measure.kind, totals[-1], value))
-            return [result(measure.kind, totals[count]) for count in counts]
-        first = measure.kind.endswith("first")
-        offsets = [measure.offset if first else count - 1 - measure.offset for count in counts]
-        found = [
-            taken[places[one]] if 0 <= one < count else None
-            for one, count in zip(offsets, counts, strict=True)
-        ]
-        if measure.kind.startswith("classifier"):
-            return [None if one is None else self._plan.pattern.variables[one[1] >> 1] for one in found]
-        return [None if one is None else one[0] for one in found]
+        of_match: the place of the key of each match
+        """
+        plan = self._plan
+        of_key = ctx.keys(keys).take(pa.array(of_match[shown.matches]))
+        columns = list(of_key.columns[: len(plan.keys)])
+        columns += [rows.column((name, 0)).take(pa.array(shown.rows)) for name in plan.shown]
+        for one in plan.measures:
+            if one.kind == "number":
+                columns.append(pa.array(numbers[shown.matches], one.type))
+            else:
+                columns.append(shown.values(one, rows.column, plan.pattern.variables))
+        names = [*plan.keys, *plan.shown, *(one.name for one in plan.measures)]
+        return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def _all_columns(terms: Sequence[Term]) -> Iterator[Column]:
@@ -309,24 +228,21 @@ class _Held:
         ends, all_ = self._ends[name], self._cells if name == "cells" else self._threads
         return all_[ends[key - 1] if key else 0 : ends[key]]
 
-    def attempts(
-        self, key: int, low: int, times: list[int], rules: Rules, values: Sequence[Any]
-    ) -> list[Attempt]:
+    def attempts(self, key: int, low: int, times: np.ndarray, matcher: Matcher) -> list[Attempt]:
         """Return the partial matches of a key, whose rows begin at `low`."""
         if not self.waits[key]:
             return []
         cells: list[Any] = [None]  # the last of them is that of no row
-        nothing = tuple(one.empty for one in rules.registers)
-        registers = [nothing]
+        registers = [matcher.nothing]
         for before, row, taken in self._of("cells", key):
             cells.append((cells[before + 1], row + low, taken))
-            registers.append(rules.taken(registers[before + 1], values, row + low, taken >> 1))
+            registers.append(matcher.taken_with(registers[before + 1], row + low, taken >> 1))
         found: list[Attempt] = []
         for start, pc, cell in self._of("threads", key):
             if not found or found[-1].start != start + low:
-                found.append(Attempt(start + low, times[start + low], [], NONE))
+                found.append(Attempt(start + low, times[start + low]))
             if pc == ACCEPT:
-                found[-1].best = cells[cell + 1]
+                found[-1].best, found[-1].complete = cells[cell + 1], True
             else:
                 found[-1].threads.append((pc, cells[cell + 1], registers[cell + 1]))
         return found
@@ -404,7 +320,7 @@ class _Kept:
         self._threads: tuple[list[int], list[int], list[int]] = ([], [], [])
         self._ends: tuple[list[int], list[int]] = ([0], [0])
 
-    def add(self, attempts: list[Attempt], low: int, high: int, number: int, times: list[int]) -> None:
+    def add(self, attempts: list[Attempt], low: int, high: int, number: int) -> None:
         """Add the state of the next key, whose rows are those from `low` to `high`."""
         self.oldest.append(attempts[0].time if attempts else MAX_WATERMARK)
         self._spans.append((low, high, number))

@@ -21,7 +21,8 @@ from pyspark.sql.types import (
 
 from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._patterns.conditions import Term, leaves
-from timerheap.spark._patterns.match_rows import MatchPlan, MatchRows, Measure
+from timerheap.spark._patterns.match_rows import MatchPlan, MatchRows
+from timerheap.spark._patterns.measures import Measure
 from timerheap.spark._sql.nodes import Matched
 
 

@@ -9,8 +9,8 @@ from sqlglot import exp
 
 from timerheap.spark._columns import HIDDEN
 from timerheap.spark._patterns.conditions import Term
-from timerheap.spark._patterns.match_rows import Measure
 from timerheap.spark._patterns.matcher import EMPTY
+from timerheap.spark._patterns.measures import Measure
 from timerheap.spark._patterns.pattern import Pattern, compiled
 from timerheap.spark._sql.clauses import milliseconds, name_of
 from timerheap.spark._sql.dialect import WITHIN, refuse, text_of, written

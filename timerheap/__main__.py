@@ -29,19 +29,58 @@ def main() -> None:
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Draw the pending timers into this PNG file.",
 )
-def inspect(checkpoint: str, operator: int | None, batch: int | None, picture: Path | None) -> None:
+@click.option(
+    "--key",
+    "key",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help="Show one key, and what its next timer waits for; once for each key column.",
+)
+@click.option(
+    "--history",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="With --key, how many micro-batches to look back.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "html"]),
+    default="text",
+    show_default=True,
+    help="With --key, print text, JSON or a page with a timeline.",
+)
+def inspect(
+    checkpoint: str,
+    operator: int | None,
+    batch: int | None,
+    picture: Path | None,
+    key: tuple[str, ...],
+    history: int,
+    form: str,
+) -> None:
     """Show what the query of a CHECKPOINT holds; it may be running.
 
-    Prints what holds the watermark back, the key groups, the states, and the timers that fire next.
+    Prints what holds the watermark back, the key groups, the states, and the timers that fire next. With
+    --key, prints what there is of one key and why its timer has not fired.
     """
     if picture is not None and picture.suffix != ".png":
         raise click.BadParameter(f"must end in .png, got {picture}", param_hint="--plot")
     if picture is not None and not picture.absolute().parent.is_dir():
         raise click.BadParameter(f"must be in a folder that exists, got {picture}", param_hint="--plot")
+    if wrong := [each for each in key if "=" not in each]:
+        raise click.BadParameter(f"must be COLUMN=VALUE, got {wrong[0]}", param_hint="--key")
+    console = Console(highlight=False, stderr=form != "text")
     try:
-        from timerheap._inspect.command import inspect as run
+        from timerheap._inspect.command import inspect as show
+        from timerheap._inspect.command import inspect_key
 
-        run(checkpoint, operator, batch, picture, Console(highlight=False))
+        if key:
+            columns = dict(each.split("=", 1) for each in key)
+            inspect_key(checkpoint, operator, batch, columns, history, form, console)
+        else:
+            show(checkpoint, operator, batch, picture, console)
     except ModuleNotFoundError as missing:
         message = f"this command needs {missing.name}; run pip install 'timerheap[inspect]'"
         raise click.ClickException(message) from missing

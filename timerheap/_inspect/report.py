@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from timerheap._inspect import printable
+from timerheap._inspect.one_key import duration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +81,7 @@ def _watermarks(channels: list[dict[str, Any]], console: Console) -> None:
             _shown(channel["channel"] or "all rows"),
             _time(channel["watermark"]),
             _time(channel["newest"]),
-            "" if not behind else _duration(behind),
+            "" if not behind else duration(behind),
             _ago(channel["last_row"]),
             channel["status"] if channel["aligned"] in (True, None) else "has yet to catch up",
             "holds" if channel["holds"] else "",
@@ -171,11 +172,7 @@ def _ago(time: Any) -> str:
     if time is None:
         return ""
     past = pd.Timestamp.now("UTC") - pd.Timestamp(time).tz_convert("UTC")
-    return f"{_duration(max(0, int(past.total_seconds() * 1000)))} ago"
-
-
-def _duration(milliseconds: int) -> str:
-    return f"{milliseconds} ms" if milliseconds < 1000 else str(timedelta(seconds=milliseconds // 1000))
+    return f"{duration(max(0, int(past.total_seconds() * 1000)))} ago"
 
 
 def plot(state: CheckpointState, file: Path) -> None:

@@ -95,8 +95,12 @@ class ObjectStore:
         return [each["Key"] for page in pages for each in page.get("Contents", ())]
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        chunked = environ.pop("HTTP_TRANSFER_ENCODING", "") == "chunked"  # as PyArrow sends it
         size = int(environ.get("CONTENT_LENGTH") or 0)
-        body = environ["wsgi.input"].read(size) if size else b""
+        body = environ["wsgi.input"].read(*([] if chunked else [size])) if size or chunked else b""
+        if chunked:
+            size = len(body)
+            environ["CONTENT_LENGTH"] = str(size)
         if len(body) < size:
             start("400 Bad Request", [("Content-Type", "application/xml")])
             return [SHORT]

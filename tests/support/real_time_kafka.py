@@ -1,8 +1,8 @@
 """A query in real-time mode from Kafka to Kafka, which others kill.
 
-Its argument is a JSON file: `work`, `broker`, `rows` and `results`, two topics, `epoch`, and `settings` of
-Spark. Tells the JVM's process id on standard output. A result has the attempt that it is of, an epoch and a
-run, and the file `attempts` in the folder `work` has all attempts in their order.
+Its argument is a JSON file: `work`, `checkpoint`, `broker`, `rows` and `results`, two topics, `epoch`, and
+`settings` of Spark. Tells the JVM's process id on standard output. A result has the attempt that it is of, an
+epoch and a run, and the file `attempts` in the folder `work` has all attempts in their order.
 """
 
 from __future__ import annotations
@@ -84,10 +84,11 @@ def main(spec: dict[str, Any]) -> None:
     settings["spark.sql.streaming.realTimeMode.minBatchDuration"] = "1000"
     spark = start_spark(Path(spec["work"]) / "spark", cores=4, settings=settings)
     print(spark.sparkContext._gateway.proc.pid, flush=True)
-    result = pauses(spark, spec).select("key", F.to_json(F.struct("*")).alias("value"))
+    result = pauses(spark, spec).withColumn("id", F.sha2(F.to_json(F.struct("key", "at", "rows")), 256))
+    result = result.select("key", F.to_json(F.struct("*")).alias("value"))
     writer = result.writeStream.format("kafka").option("kafka.bootstrap.servers", spec["broker"])
     writer = writer.option("topic", spec["results"]).outputMode("update")
-    writer = writer.option("checkpointLocation", f"{spec['work']}/checkpoint")
+    writer = writer.option("checkpointLocation", spec["checkpoint"])
     timerheap.spark.run_real_time(writer, epoch=spec["epoch"], restarts=20, backoff="100 milliseconds")
 
 

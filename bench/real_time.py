@@ -2,27 +2,32 @@
 
 Run as ``python bench/real_time.py [--rates N ...] [--seconds N] [--epoch SECONDS] [--keys N] [--json FILE]``.
 
-Two sources send rows, each with the time when it was sent as its event time. Each row sets a timer 100 ms
-ahead, whose result has the key and how many rows it has had; before that, `--keys` other keys have set timers
-for the next hour. A timer is due when both sources have sent a row that is later than it. Its result is there
-when the JVM has the row that Python returns. A result is "inside" an epoch if it was not due during a pause
-between two epochs, nor in the 1.5 s after it. Rows of the first seconds do not count.
+Two sources have rows at set times, which are their event times. Each row sets a timer 100 ms ahead, whose
+result has the key and how many rows it has had; before that, `--keys` other keys have set timers for the next
+hour. A timer is due at the first row that is later than it. Its result is there when the JVM has the row that
+Python returns. A result is "inside" an epoch if it was not due during a pause between two epochs, nor in the
+1.5 s after it. Rows of the first seconds do not count.
 
-"the JVM alone" sends rows through the same shuffle, without Python: from sending to the sink.
+A pause is the longest time without a result around the end of an epoch.
+
+"the JVM alone" sends rows through the same shuffle, without Python: from sending to the sink. "Scala" is the
+same function for Spark's own operator, transformWithState, in real-time mode. "clock 20" is a query without
+rows whose watermark follows the clock every 20 ms.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import tempfile
 import time
-from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyspark
 from figures import write_json
 from flights import spark_session
 from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +40,7 @@ from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor, Waterma
 SOURCES = 2
 AHEAD = 100  # ms
 HOUR = 3_600_000
+SCALA = Path(__file__).parent / "scala"
 WARM_UP = 6.0  # seconds of rows that do not count
 AFTER_PAUSE = 1.5
 MARKS = (50, 90, 99, 100)
@@ -55,54 +61,40 @@ class Timers(KeyedProcessFunction):
 
 
 class Stream:
-    """A stream in the JVM, and the thread that sends its rows."""
+    """A source whose rows are due at times that are known before: first those of many keys, then a few."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark.sparkContext._jvm
-        streams = self._jvm.org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
-        text = self._jvm.org.apache.spark.sql.Encoders.STRING()
-        self._stream = streams.apply(spark._jsparkSession, SOURCES, text)
-        texts = DataFrame(self._stream.toDF(), spark).select(F.explode(F.split("value", ";")).alias("row"))
-        columns = F.split("row", ",")
-        self.rows = texts.select(columns[0].cast("long").alias("key"), columns[1].cast("long").alias("at"))
-        self.sent: list[list[tuple[int, float]]] = [[] for _ in range(SOURCES)]  # event times, and when
+    def __init__(self, spark: SparkSession, name: str, keys: int) -> None:
+        self._schedule = spark.sparkContext._jvm.Schedule.make(name, SOURCES, keys)  # type: ignore[union-attr]
+        self.rows = spark.readStream.format("ScheduledRows").option("name", name).load()
+        self._start, self._between, self._count = 0, 1.0, 0
 
-    def _send(self, source: int, keys: list[int]) -> None:
-        now = time.time() * 1000
-        text = ";".join(f"{key},{int(now)}" for key in keys)
-        data = self._jvm.java.util.Collections.singletonList(text)
-        self._stream.addData(source, self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(data))
-        self.sent[source].append((int(now), now))
-
-    def fill(self, keys: int) -> None:
-        """Send a row of each of so many other keys."""
-        for start in range(1, keys + 1, 1000):
-            self._send(start // 1000 % SOURCES, [-key for key in range(start, min(start + 1000, keys + 1))])
-
-    def run(self, rate: float, seconds: float) -> None:
-        """Send `rate` rows a second in all, those of both sources at almost the same times."""
-        began, sent = time.time(), 0
-        while (now := time.time()) < began + seconds:
-            due = int((now - began) * rate / SOURCES)
-            if due > sent:
-                for source in range(SOURCES):
-                    self._send(source, [(n * SOURCES + source) % 10_000 for n in range(sent, due)])
-                sent = due
-            time.sleep(0.001)
+    def run(self, rate: float, seconds: float) -> float:
+        """Have `rate` rows a second in all, both sources at the same times; return when they begin."""
+        self._between = 1000 * SOURCES / rate if rate else 1.0
+        self._count = int(seconds * rate / SOURCES)
+        self._start = self._schedule.run(self._between, self._count)
+        time.sleep(max(self._start / 1000 - time.time(), 0))
+        return self._start / 1000
 
     def due(self, timestamps: np.ndarray) -> np.ndarray:
-        """Return when both sources had sent a row later than each timestamp, epoch ms; NaN if not yet."""
-        latest = np.full(len(timestamps), -np.inf)
-        for sent in self.sent:
-            times = [at for at, _ in sent]
-            places = [bisect_left(times, int(timestamp) + 1) for timestamp in timestamps]
-            at = [sent[place][1] if place < len(sent) else np.nan for place in places]
-            latest = np.fmax(latest, at) if not np.isnan(at).any() else np.maximum(latest, at)
-        return latest
+        """Return when the sources have rows later than each timestamp, epoch ms; NaN if not in the run."""
+        number = np.ceil((timestamps - self._start + 1) / self._between)
+        inside = (number >= 0) & (number < self._count)
+        return np.where(inside, self._start + np.floor(number * self._between), np.nan)
 
 
 def percentiles(latencies: np.ndarray) -> list[float]:
     return [round(float(np.percentile(latencies, mark)), 1) for mark in MARKS] if len(latencies) else []
+
+
+def compile_scala(folder: Path) -> None:
+    """Compile the source and the operator in Scala with the compiler that PySpark has among its jars."""
+    folder.mkdir()
+    java, jars = timerheap.spark.ensure_java() / "bin/java", Path(pyspark.__file__).parent / "jars/*"
+    subprocess.run(
+        [java, "-cp", jars, "scala.tools.nsc.Main", "-usejavacp", "-d", folder, *SCALA.glob("*.scala")],
+        check=True,
+    )
 
 
 class Bench:
@@ -116,44 +108,50 @@ class Bench:
 
     def run(self, name: str, rate: float, way: str, seconds: float) -> dict[str, Any]:
         """Run a query, and return its figures."""
-        stream = Stream(self.spark)
+        table = "results_" + "".join(filter(str.isalnum, name))
+        stream = Stream(self.spark, table, 0 if way == "the JVM alone" else self.options.keys)
         if way == "the JVM alone":
             result = stream.rows.repartition(SOURCES, "key").selectExpr("key", "at", "at AS rows")
+        elif way == "Scala":
+            rows = stream.rows.withColumn("event", F.timestamp_millis("at"))
+            result = DataFrame(self.spark.sparkContext._jvm.TimersInScala.result(rows._jdf), self.spark)
         else:
+            watermark = WatermarkStrategy.for_monotonous_timestamps()
+            if way.startswith("clock"):
+                watermark = watermark.with_wall_clock(after="1 second", lag="1 second")
             result = timerheap.spark.process(
                 stream.rows,
                 key="key",
                 function=Timers(),
                 output_schema="key long, at long, rows long",
                 event_time="at",
-                watermark=WatermarkStrategy.for_monotonous_timestamps(),
-                real_time=way == "real time",
+                watermark=watermark,
+                real_time=way != "micro-batches",
             )
         result = result.where("key >= 0").withColumn(
             "there", F.expr("reflect('java.lang.System', 'nanoTime')")
         )
-        table = "results_" + "".join(filter(str.isalnum, name))
         checkpoint = self.folder / table
         writer = result.writeStream.format("memory").queryName(table)
         writer = writer.option("checkpointLocation", str(checkpoint))
         if way == "micro-batches":
             query = writer.outputMode("append").start()
-        elif way == "real time":
+        elif way == "real time" or way.startswith("clock"):
+            tick = int(way.partition(" ")[2]) if way.startswith("clock") else 20
             query = timerheap.spark.start_real_time(
-                writer.outputMode("update"), epoch=self.options.epoch * 1000
+                writer.outputMode("update"), epoch=self.options.epoch * 1000, tick=tick
             )
         else:
             query = writer.outputMode("update").trigger(realTime=f"{self.options.epoch} seconds").start()
-        time.sleep(5)
-        if way != "the JVM alone":
-            stream.fill(self.options.keys)
-            until = time.time() + 300
-            while not self.spark.table(table).limit(1).count():  # behind them
-                if query.exception() or time.time() > until:
-                    raise TimeoutError(f"{name}: no result: {query.exception()}")
-                stream.run(20.0, 1.0)
-        used, began = cpu(self.jvm), time.time()
-        stream.run(rate, seconds)
+        until = time.time() + 600
+        while not self.spark.table(table).limit(1).count():  # behind the rows of all keys
+            if query.exception() or time.time() > until:
+                raise TimeoutError(f"{name}: no result: {query.exception()}")
+            time.sleep(1)
+        time.sleep(self.options.epoch)  # else the first pause, which saves all keys, is in the run
+        began = stream.run(rate, seconds)
+        used = cpu(self.jvm)
+        time.sleep(seconds)
         used, lasted = cpu(self.jvm).since(used), time.time() - began
         time.sleep(2)
         failure = query.exception()
@@ -163,13 +161,18 @@ class Bench:
             raise failure
         there = found["there"].astype("int64").to_numpy() / 1e6 + self.offset
         at = found["at"].to_numpy()
-        due = at.astype(float) if way == "the JVM alone" else stream.due(at)
+        due = stream.due(at - 1 if way == "the JVM alone" else at)
         counts = (due > (began + min(WARM_UP, seconds / 3)) * 1000) & (due < (began + seconds) * 1000)
         latencies = (there - due)[counts]
-        commits = [file.stat().st_mtime for file in (checkpoint / "commits").glob("[0-9]*")]
+        commits = sorted(file.stat().st_mtime for file in (checkpoint / "commits").glob("[0-9]*"))
         inside = np.ones(len(latencies), bool)
         for end in commits:
             inside &= (due[counts] < (end - 1) * 1000) | (due[counts] > (end + AFTER_PAUSE) * 1000)
+        order = np.sort(there) / 1000
+        around = [
+            (order[1:] > end - 2) & (order[:-1] < end + 2) for end in commits if began < end < began + seconds
+        ]
+        pauses = [float(np.diff(order)[near].max(initial=0)) for near in around]
         last = float(there.max()) - (began + seconds) * 1000 if len(there) else None
         return {
             "case": name,
@@ -177,6 +180,9 @@ class Bench:
             "inside": percentiles(latencies[inside]) if way != "micro-batches" else [],
             "all": percentiles(latencies),
             "results": len(latencies),
+            "pauses, s": [round(pause, 2) for pause in pauses]
+            if rate >= 100 and way != "micro-batches"
+            else [],
             "last result after the last row, ms": last and round(last),
             "load": os.getloadavg()[0],
             "cores, JVM": round(used.jvm / lasted, 2),
@@ -191,19 +197,26 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="*", default=[1_000, 5_000, 10_000, 25_000])
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--epoch", type=int, default=20, help="seconds")
+    parser.add_argument("--lone", action=argparse.BooleanOptionalAction, default=True, help="and no rows")
     parser.add_argument("--keys", type=int, default=100_000, help="that have timers all the time")
-    parser.add_argument("--beside", nargs="*", default=["micro-batches", "the JVM alone"])
+    parser.add_argument("--beside", nargs="*", default=["micro-batches", "Scala", "the JVM alone"])
+    parser.add_argument("--clock", type=int, nargs="*", default=[20, 100], help="ticks, in ms")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     cases = [(f"real time, {rate:,.0f}", rate, "real time", options.seconds) for rate in options.rates]
-    cases += [("a lone row in 2 s", 1.0, "real time", options.seconds), ("idle", 0.0, "real time", 20.0)]
+    if options.lone:
+        cases += [("a lone row in 2 s", 1.0, "real time", options.seconds), ("idle", 0.0, "real time", 20.0)]
+    cases += [(f"idle, clock {tick}", 0.0, f"clock {tick}", 20.0) for tick in options.clock]
     cases += [(way, 1_000.0, way, options.seconds) for way in options.beside]
     figures = []
     with tempfile.TemporaryDirectory() as scratch:
         settings = timerheap.spark.settings(real_time=True) | {
-            "spark.master": "local[4]",
+            "spark.master": "local[6]",  # this process asks for results meanwhile
             "spark.sql.shuffle.partitions": SOURCES,
+            "spark.driver.extraClassPath": Path(scratch) / "classes",
+            "spark.sql.streaming.stateStore.checkpointFormatVersion": 2,  # for Spark's operator
         }
+        compile_scala(Path(scratch) / "classes")
         with spark_session(Path(scratch) / "log", settings) as spark:
             bench = Bench(spark, Path(scratch), options)
             for case in cases:

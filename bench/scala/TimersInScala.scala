@@ -1,0 +1,35 @@
+// The function of bench/real_time.py for Spark's own operator, transformWithState.
+
+import java.sql.Timestamp
+
+import org.apache.spark.sql.{DataFrame, Encoders}
+import org.apache.spark.sql.streaming._
+
+case class Reading(key: Long, at: Long, event: Timestamp)
+case class Due(key: Long, at: Long, rows: Long)
+
+class TimersInScala extends StatefulProcessor[Long, Reading, Due] {
+  @transient private var count: ValueState[Long] = _
+
+  override def init(outputMode: OutputMode, timeMode: TimeMode): Unit =
+    count = getHandle.getValueState[Long]("count", Encoders.scalaLong, TTLConfig.NONE)
+
+  override def handleInputRows(key: Long, rows: Iterator[Reading], timers: TimerValues): Iterator[Due] = {
+    rows.foreach { row =>
+      count.update((if (count.exists()) count.get() else 0L) + 1)
+      getHandle.registerTimer(row.at + (if (key >= 0) 100 else 3600000))
+    }
+    Iterator.empty
+  }
+
+  override def handleExpiredTimer(key: Long, timers: TimerValues, due: ExpiredTimerInfo): Iterator[Due] =
+    Iterator(Due(key, due.getExpiryTimeInMs(), count.get()))
+}
+
+object TimersInScala {
+  def result(rows: DataFrame): DataFrame = {
+    import rows.sparkSession.implicits._
+    rows.withWatermark("event", "0 seconds").as[Reading].groupByKey(_.key)
+      .transformWithState(new TimersInScala, TimeMode.EventTime(), OutputMode.Update()).toDF()
+  }
+}

@@ -172,7 +172,9 @@ class _Reading:
 
     def _places(self, node: exp.Expr, number: int) -> Iterator[Place]:
         """Yield where the values in a condition on rows of a variable are read."""
-        _, name = _function(node)
+        final, name = _function(node)
+        if final:
+            refuse(f"{written(node)} in DEFINE", "leave out FINAL: later rows of the match are not known yet")
         if name in ("FIRST", "LAST", "PREV") or isinstance(node, exp.Column):
             which, offset, back, inner = "last", 0, 0, node
             if isinstance(node, exp.Anonymous):
@@ -244,7 +246,10 @@ class _Reading:
     def _measured(self, node: exp.Expr) -> exp.Expr:
         final, name = _function(node)
         if name or isinstance(node, exp.Column):
+            final |= any(_function(one)[0] for one in node.expressions)  # PREV(FINAL LAST(A.x))
             return exp.column(self._measure(node, final, name), quoted=True)
+        if isinstance(node, (exp.Filter, exp.Window)):
+            refuse(written(node), "write CASE in the aggregate, or query the matches")
         copy = node.copy()
         for one in list(copy.iter_expressions()):
             one.replace(self._measured(one))

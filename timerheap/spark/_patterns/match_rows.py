@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._core import Attempt, Matcher
+from timerheap._native._core import Attempt, Matcher, row_order
 from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTimers
 from timerheap.spark._patterns.conditions import (
     Column,
@@ -257,7 +257,7 @@ class _Rows:
         self._held, self._batch, self._count = held, batch, len(held.rows)
         all_ids = np.concatenate([np.repeat(keys, held.counts), ids])
         all_times = np.concatenate([np.asarray(held.rows.field("time")), times])
-        order = np.lexsort((all_times, all_ids))  # stable: what has come is in its order
+        order = row_order(all_ids, all_times, all_times)  # stable: what has come is in its order
         self._order, self.times = pa.array(order), all_times[order]
         self._bounds = np.searchsorted(all_ids[order], keys), np.searchsorted(all_ids[order], keys, "right")
         self._numbers = np.arange(len(order)) - np.repeat(self._bounds[0], self._bounds[1] - self._bounds[0])

@@ -88,11 +88,9 @@ class Rules:
         return self.skip == "past last row" and self.within is None
 
     def resume(self, start: int, rows: list[int], taken: list[int]) -> int:
-        """Return the first row where the next match can start."""
+        """Return the first row where the next match can start, unless it is behind the last one."""
         if not rows or self.skip == "to next row":
             return start + 1
-        if self.skip == "past last row":
-            return rows[-1] + 1
         targets = [row for row, taken in zip(rows, taken, strict=True) if taken >> 1 in self.target]
         names = " or ".join(self.pattern.variables[one] for one in sorted(self.target))
         shown = f"query: AFTER MATCH SKIP {self.skip.upper()} {names}"

@@ -129,13 +129,14 @@ TH_INLINE void fetch(const th_table *t, th_column id, size_t i, size_t n, place 
     }
 }
 
-void th_table_find_many(const th_table *table, th_column id, size_t n, int64_t *value, uint8_t *found) {
-    const th_table t = *table; /* a copy stays in registers, since stores to bytes may alias any memory */
+/* Finds n ids and, where this is inlined with `remove`, removes them; returns the number of ids in the table. */
+TH_INLINE size_t find_many(const th_table *table, th_column id, size_t n, int64_t *value, uint8_t *found, bool remove) {
+    th_table t = *table; /* a copy stays in registers, since stores to bytes may alias any memory */
     place places[2][AHEAD];
     if (!t.len) {
         memset(found, 0, n);
         memset(value, 0, n * sizeof *value);
-        return;
+        return 0;
     }
     fetch(&t, id, 0, n, places[0]);
     for (size_t i = 0; i < n;) {
@@ -145,8 +146,18 @@ void th_table_find_many(const th_table *table, th_column id, size_t n, int64_t *
             spot s = search(&t, *p);
             found[i] = s.found;
             value[i] = s.found ? t.line[s.line].value[s.lane] : 0;
+            if (remove && s.found) free_entry(&t, s);
         }
     }
+    return t.len;
+}
+
+void th_table_find_many(const th_table *table, th_column id, size_t n, int64_t *value, uint8_t *found) {
+    find_many(table, id, n, value, found, false);
+}
+
+void th_table_remove_many(th_table *table, th_column id, size_t n, int64_t *value, uint8_t *removed) {
+    table->len = find_many(table, id, n, value, removed, true);
 }
 
 /* Takes back the first n puts, last to first. Entries do not move, so this restores each line as it was. */
@@ -211,28 +222,6 @@ void th_table_number_many(th_table *table, th_column id, size_t n, int64_t *numb
                 ids[t.len++] = p->line < t.lines ? p->id : 0;
             }
             number[i] = line->value[s.lane];
-        }
-    }
-    table->len = t.len;
-}
-
-void th_table_remove_many(th_table *table, th_column id, size_t n, int64_t *value, uint8_t *removed) {
-    th_table t = *table;
-    place places[2][AHEAD];
-    if (!t.len) {
-        memset(removed, 0, n);
-        memset(value, 0, n * sizeof *value);
-        return;
-    }
-    fetch(&t, id, 0, n, places[0]);
-    for (size_t i = 0; i < n;) {
-        const place *p = places[i / AHEAD % 2];
-        fetch(&t, id, i + AHEAD, n, places[i / AHEAD % 2 ^ 1]);
-        for (size_t end = i + AHEAD < n ? i + AHEAD : n; i < end; i++, p++) {
-            spot s = search(&t, *p);
-            removed[i] = s.found;
-            value[i] = s.found ? t.line[s.line].value[s.lane] : 0;
-            if (s.found) free_entry(&t, s);
         }
     }
     table->len = t.len;

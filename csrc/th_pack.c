@@ -6,32 +6,30 @@
 
 /* ---- hashes ---- */
 
-#define SEED 42
-
 /* Of few bytes in one go, since a state in memory costs more than the rest. */
-TH_INLINE int64_t hash_text(th_text text) {
-    if (text.size < 32) return (int64_t)th_finish(th_add_rest(SEED + P5 + text.size, text.at, text.size));
+TH_INLINE uint64_t hash_text(uint64_t seed, th_text text) {
+    if (text.size < 32) return th_finish(th_add_rest(seed + P5 + text.size, text.at, text.size));
     th_xxh64 x;
-    th_xxh64_begin(&x, SEED);
+    th_xxh64_begin(&x, seed);
     th_xxh64_add(&x, text.at, text.size);
-    return (int64_t)th_xxh64_end(&x);
+    return th_xxh64_end(&x);
 }
 
-TH_INLINE int64_t hash_integer(const uint8_t *p, unsigned width) {
+TH_INLINE uint64_t hash_integer(uint64_t seed, const uint8_t *p, unsigned width) {
     uint64_t x = (uint64_t)th_integer(p, width);
-    return (int64_t)th_finish(width == 8 ? th_add8(SEED + P5 + 8, x) : th_add4(SEED + P5 + 4, (uint32_t)x));
+    return th_finish(width == 8 ? th_add8(seed + P5 + 8, x) : th_add4(seed + P5 + 4, (uint32_t)x));
 }
 
 th_status th_pack_hash(const th_array *a, int64_t *hash) {
     for (size_t i = 0; i < a->n; i++) {
+        uint64_t seed = (uint64_t)hash[i];
         th_text text;
-        if (!th_is_valid(a, i)) {
-            hash[i] = SEED;
-        } else if (a->kind != TH_TEXT) {
-            hash[i] = hash_integer(a->data + (a->start + i) * a->width, a->width);
+        if (!th_is_valid(a, i)) continue;
+        if (a->kind != TH_TEXT) {
+            hash[i] = (int64_t)hash_integer(seed, a->data + (a->start + i) * a->width, a->width);
         } else {
             if (!th_text_at(a, i, &text)) return TH_CORRUPT;
-            hash[i] = hash_text(text);
+            hash[i] = (int64_t)hash_text(seed, text);
         }
     }
     return TH_YES;
@@ -71,21 +69,6 @@ th_status th_pack_measure(const th_array *a, const uint16_t *rank, th_need *need
 }
 
 /* ---- copying ---- */
-
-TH_INLINE uint64_t get_number(const uint8_t *from, unsigned width) {
-    uint16_t two;
-    uint32_t four;
-    switch (width) {
-    case 1:
-        return *from;
-    case 2:
-        memcpy(&two, from, 2);
-        return two;
-    default:
-        memcpy(&four, from, 4);
-        return four;
-    }
-}
 
 TH_INLINE void set_bit(uint8_t *bits, size_t i, bool on) { bits[i >> 3] |= (uint8_t)((unsigned)on << (i & 7)); }
 
@@ -148,30 +131,21 @@ th_status th_pack_put(const th_array *a, const uint16_t *rank, bool nulls, th_ta
         put_integers(a, rank, target);
         return TH_YES;
     }
-    switch (a->width) {
-    case 1:
-        put_fixed(a, rank, target, 1);
-        break;
-    case 2:
-        put_fixed(a, rank, target, 2);
-        break;
-    case 4:
-        put_fixed(a, rank, target, 4);
-        break;
-    case 8:
-        put_fixed(a, rank, target, 8);
-        break;
-    case 16:
-        put_fixed(a, rank, target, 16);
-        break;
-    default:
-        put_fixed(a, rank, target, a->width);
-        break;
-    }
+    if (a->width == 1) put_fixed(a, rank, target, 1);
+    else if (a->width == 2) put_fixed(a, rank, target, 2);
+    else if (a->width == 4) put_fixed(a, rank, target, 4);
+    else if (a->width == 8) put_fixed(a, rank, target, 8);
+    else if (a->width == 16) put_fixed(a, rank, target, 16);
+    else put_fixed(a, rank, target, a->width);
     return TH_YES;
 }
 
 /* ---- reading ---- */
+
+/* Reads a number of 1, 2 or 4 bytes without a sign. */
+TH_INLINE uint64_t get_number(const uint8_t *from, unsigned width) {
+    return (uint64_t)th_integer(from, width) & (UINT64_MAX >> (64 - 8 * width));
+}
 
 void th_pack_widen(const uint8_t *from, unsigned width, int64_t base, size_t n, int64_t *to) {
     for (size_t i = 0; i < n; i++) to[i] = (int64_t)((uint64_t)base + get_number(from + i * width, width));

@@ -10,8 +10,8 @@
 /* The maximum number of key groups. */
 #define TH_MAX_GROUPS ((size_t)1 << 15)
 
-/* Computes Spark's xxhash64 (seed 42) of each value: of text, of integers of up to 4 bytes as int, or of 8 bytes as
- * bigint. Null has the hash 42. Returns TH_YES; or TH_CORRUPT if an offset lies outside of the array. */
+/* Computes Spark's xxhash64 of each value, with the seed in `hash`: of text, of integers of up to 4 bytes as int, or of
+ * 8 bytes as bigint. Null leaves the seed. Returns TH_YES; or TH_CORRUPT if an offset lies outside of the array. */
 th_status th_pack_hash(const th_array *a, int64_t *hash);
 
 /* Sets rank[i] to rank_of[hash[i] modulo groups], where the modulus is never negative, and counts the rows of each rank

@@ -153,16 +153,23 @@ cdef tuple _read_column(const unsigned char[::1] view, object bytes_, uint64_t a
 # Rows to frames, on csrc/th_pack.h.
 
 
-def spark_hashes(ArrayView values not None):
-    """Return Spark's xxhash64, with its seed of 42, of each value: int64, 42 for null.
+def spark_hashes(ArrayView values not None, seeds=None):
+    """Return Spark's xxhash64 of each value with its seed, int64, by default 42; null leaves the seed.
 
     The values are TEXT, or FIXED with a width of 1, 2, 4 or 8: integers. A ValueError is raised if an offset lies
     outside of the data.
     """
     cdef unsigned width = values.a.width
+    cdef size_t n = values.a.n, i
     if values.a.kind != TH_TEXT and (values.a.kind != TH_FIXED or width not in (1, 2, 4, 8)):
         raise ValueError("values must be TEXT, or FIXED with a width of 1, 2, 4 or 8 bytes, got others")
-    cdef cnp.ndarray hashes = _empty(values.a.n, cnp.NPY_INT64)
+    cdef cnp.ndarray hashes
+    if seeds is None:
+        hashes = _empty(n, cnp.NPY_INT64)
+        for i in range(n):
+            _int64s(hashes)[i] = 42
+    else:
+        hashes = _column_of(seeds, "seeds", cnp.NPY_INT64, n).copy()
     if th_pack_hash(&values.a, _int64s(hashes)) != TH_YES:
         raise ValueError("an offset lies outside of its array")
     return hashes

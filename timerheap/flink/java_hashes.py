@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap.hashing import expect, murmur3, parse_type, real, signed, sized_int
+from timerheap.hashing import murmur3
 
 _U32 = 0xFFFFFFFF
 _U64 = 0xFFFFFFFFFFFFFFFF
@@ -95,7 +98,7 @@ def _hash_by_base_type(key: object) -> int:
 
 @lru_cache(maxsize=256)
 def _java_hasher(java_type: str) -> _JavaHasher:
-    name, arguments = parse_type(java_type)
+    name, arguments = _parse_type(java_type)
     if name in _JAVA_HASHERS and not arguments:
         return _JAVA_HASHERS[name]
     if arguments and name in ("tuple", f"tuple{len(arguments)}"):
@@ -106,7 +109,7 @@ def _java_hasher(java_type: str) -> _JavaHasher:
 
 def _tuple_hasher(java_type: str, fields: Sequence[_JavaHasher]) -> _JavaHasher:
     def hash_typed_tuple(key: Any) -> int:
-        if len(expect(tuple, key, f"key must be a Java {java_type}")) != len(fields):
+        if len(_expect(tuple, key, f"key must be a Java {java_type}")) != len(fields):
             raise ValueError(f"key must have {len(fields)} fields to be a Java {java_type}, got {key!r}")
         return _fold_hash_codes(
             0 if field is None else hasher(field) for hasher, field in zip(fields, key, strict=True)
@@ -123,34 +126,34 @@ def _fold_hash_codes(hash_codes: Iterable[int]) -> int:
     result = 0
     for hash_code in hash_codes:
         result = 31 * result + hash_code & _U32
-    return signed(result, 32)
+    return _signed(result, 32)
 
 
 def _int_hasher(java_type: str, bits: int) -> _JavaHasher:
-    return lambda key: sized_int(key, f"key must be a Java {java_type}", bits)
+    return lambda key: _sized_int(key, f"key must be a Java {java_type}", bits)
 
 
 def _hash_long(key: Any) -> int:
-    value = sized_int(key, "key must be a Java long", 64) & _U64
-    return signed(value ^ value >> 32, 32)
+    value = _sized_int(key, "key must be a Java long", 64) & _U64
+    return _signed(value ^ value >> 32, 32)
 
 
 def _hash_float(key: Any) -> int:
-    return int.from_bytes(struct.pack("<f", real(key, "key must be a Java float")), "little", signed=True)
+    return int.from_bytes(struct.pack("<f", _real(key, "key must be a Java float")), "little", signed=True)
 
 
 def _hash_double(key: Any) -> int:
-    bits = int.from_bytes(struct.pack("<d", real(key, "key must be a Java double")), "little")
-    return signed(bits ^ bits >> 32, 32)
+    bits = int.from_bytes(struct.pack("<d", _real(key, "key must be a Java double")), "little")
+    return _signed(bits ^ bits >> 32, 32)
 
 
 def _hash_string(key: Any) -> int:
-    expect(str, key, "key must be a Java string")
+    _expect(str, key, "key must be a Java string")
     return _fold_hash_codes(key.encode() if key.isascii() else _utf16_units(key))
 
 
 def _hash_char(key: Any) -> int:
-    units = _utf16_units(expect(str, key, "key must be a Java char"))
+    units = _utf16_units(_expect(str, key, "key must be a Java char"))
     if len(units) != 1:
         raise ValueError(f"key must be one UTF-16 unit to be a Java char, got {key!r}")
     return units[0]
@@ -161,8 +164,55 @@ def _utf16_units(text: str) -> memoryview:
     return memoryview(text.encode(native, "surrogatepass")).cast("H")
 
 
+def _parse_type(text: str) -> tuple[str, list[str]]:
+    """Parse ``name<a,b>`` or ``name(a,b)`` into name and [a, b], splitting at commas outside brackets."""
+    match = re.fullmatch(r"\s*(\w+)\s*(?:[<(](.*)[>)])?\s*", text, re.DOTALL)
+    if match is None:
+        return text, []
+    name, inner = match[1], match[2] or ""
+    arguments, depth = [""] if inner else [], 0
+    for character in inner:
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            arguments.append("")
+        else:
+            arguments[-1] += character
+    return name, [argument.strip() for argument in arguments]
+
+
+def _expect(types: type | tuple[type, ...], value: Any, wanted: str) -> Any:
+    """Return a value of these types, or raise a TypeError that begins with `wanted`."""
+    if not isinstance(value, types):
+        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+    return value
+
+
+def _sized_int(value: Any, wanted: str, bits: int) -> int:
+    """Return a value that is an int of so many bits, or raise an error that begins with `wanted`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+    number = index(value)
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise OverflowError(f"{wanted}, which has {bits} bits, got {value!r}")
+    return number
+
+
+def _real(value: Any, wanted: str) -> float:
+    """Convert a value to a float, and any NaN to the one NaN that Java uses."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+    number = float(value)
+    return math.nan if math.isnan(number) else number
+
+
+def _signed(number: int, bits: int) -> int:
+    """Return the low `bits` bits of a number as a two's complement integer."""
+    half = 1 << bits - 1
+    return (number + half & (half << 1) - 1) - half
+
+
 _JAVA_HASHERS: dict[str, _JavaHasher] = {
-    "boolean": lambda key: 1231 if expect(bool, key, "key must be a Java boolean") else 1237,
+    "boolean": lambda key: 1231 if _expect(bool, key, "key must be a Java boolean") else 1237,
     "byte": _int_hasher("byte", 8),
     "short": _int_hasher("short", 16),
     "int": _int_hasher("int", 32),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import Any, cast
+from decimal import Context
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,11 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
+from timerheap._native._core import spark_hashes
 from timerheap._values import Misfit
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
-from timerheap.hashing import spark_xxhash64
-from timerheap.spark._arrow import KeyedRows, event_millis
+from timerheap.spark._arrow import KeyedRows, event_millis, view_of
 from timerheap.spark._columns import INPUT, SIDES, TIME
 from timerheap.spark._plan.arguments import Columns, Input, query_of, strategy_of
 from timerheap.spark._plan.build import NULL_MARK
@@ -30,6 +31,7 @@ from timerheap.spark._worker.row_runner import AssignedTimes
 from timerheap.types import arrow_columns
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
+_WIDE = Context(prec=100)
 _SILENT = WatermarkStrategy.no_watermarks()  # the test itself advances the watermark
 
 Function = (
@@ -145,30 +147,50 @@ class PushedRows:
 
     def hashed(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> KeyedRows:
         """Return what the query sees of rows, with the hashes of their keys and their event times."""
-        keys = [_hashable(batch.column(name)) for name in self.key]
+        hashed = [batch.column(name) for name in self.key]
+        if len(hashed) > 1:  # like `timerheap.spark._plan.build`
+            marks = (_mark(column, NULL_MARK + number) for number, column in enumerate(hashed))
+            hashed = [part for pair in zip(hashed, marks, strict=True) for part in pair]
         timestamps = np.zeros(batch.num_rows, np.int64)
         if self.event_time is not None:
             timestamps = event_millis(batch.column(self.event_time))
-        return KeyedRows(rows, np.array(self._key_hashes(keys), np.int64), timestamps)
+        return KeyedRows(rows, spark_xxhash64(hashed), timestamps)
 
-    def _key_hashes(self, columns: list[list[Any]]) -> list[int]:
-        """Hash keys like `timerheap.spark._plan.build`."""
-        types = [self.schema[name].dataType.simpleString() for name in self.key]
-        keys = zip(*columns, strict=True)
-        if len(types) == 1:
-            return [spark_xxhash64(key, types) for key in keys]
-        marked = [type_ for each in types for type_ in (each, "bigint")]
-        return [
-            spark_xxhash64(
-                [
-                    part
-                    for value, mark in zip(key, count(NULL_MARK), strict=False)
-                    for part in (value, mark if value is None else None)
-                ],
-                marked,
-            )
-            for key in keys
-        ]
+
+def _mark(column: pa.Array, mark: int) -> pa.Array:
+    return pa.array(np.full(len(column), mark), mask=column.is_valid().to_numpy(zero_copy_only=False))
+
+
+def spark_xxhash64(columns: list[pa.Array]) -> np.ndarray:
+    """Return Spark's ``xxhash64`` of rows with these columns, of atomic types: int64, shape (n,).
+
+    The hash of each value is the seed of the next, and null does not change it.
+    """
+    hashes = np.full(len(columns[0]), 42)
+    for column in columns:
+        hashes = spark_hashes(view_of(_in_bits_of_java(column)), hashes)
+    return hashes
+
+
+def _in_bits_of_java(column: pa.Array) -> pa.Array:
+    type_ = column.type
+    if pa.types.is_boolean(type_):
+        return column.cast(pa.int32())
+    if pa.types.is_floating(type_):  # both zeros are equal for Spark, and all NaNs
+        values = column.to_numpy(zero_copy_only=False) + type_.to_pandas_dtype()(0)
+        values[np.isnan(values)] = math.nan
+        return pa.array(values.view(f"i{values.itemsize}"), mask=np.asarray(column.is_null()))
+    if pa.types.is_decimal(type_):
+        numbers = [None if v is None else int(v.scaleb(type_.scale, _WIDE)) for v in column.to_pylist()]
+        if type_.precision <= 18:
+            return pa.array(numbers, pa.int64())
+        return pa.array([None if number is None else _big_integer(number) for number in numbers], pa.binary())
+    return column
+
+
+def _big_integer(number: int) -> bytes:
+    """Return what BigInteger.toByteArray does."""
+    return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
 
 
 def _listed(rows: object) -> list[Any]:
@@ -182,21 +204,6 @@ def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
         return column_of(values, field.type).cast(field.type)
     except (Misfit, pa.ArrowException, OverflowError) as e:
         raise ValueError(f"rows must fit the schema: column {field.name!r}: {e}") from None
-
-
-def _hashable(column: pa.Array) -> list[Any]:
-    """Return the values as `spark_xxhash64` takes them: times as numbers, structs as tuples."""
-    if pa.types.is_timestamp(column.type):
-        return cast(list[Any], column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64()).to_pylist())
-    if pa.types.is_date32(column.type):
-        return cast(list[Any], column.view(pa.int32()).to_pylist())
-    return [_tuples(value) for value in column.to_pylist()]
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return tuple(map(_tuples, value.values()))
-    return list(map(_tuples, value)) if isinstance(value, list) else value
 
 
 class Inputs:

@@ -8,12 +8,14 @@ from decimal import Decimal
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from timerheap.hashing import spark_xxhash64
 from timerheap.spark._exchange.codec import hashes_of
 from timerheap.spark._plan.build import hashed_when_packed
+from timerheap.testing.inputs import spark_xxhash64
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,9 +47,8 @@ VALUES = {
     "decimal(18,0)": [Decimal(10**18 - 1), Decimal(1 - 10**18), None],
     "decimal(19,3)": [Decimal(10**15), Decimal("-0.128"), Decimal("0.128"), Decimal("-0.129"), None],
     "decimal(38,0)": [Decimal(10**38 - 1), Decimal(1 - 10**38), Decimal(0), Decimal(-128), None],
-    "array<int>": [[], [1, None, 2], [None], None],
-    "struct<a:int,b:string>": [(1, "a"), (None, "a"), (None, None), None],
-    "array<struct<a:bigint,b:array<string>>>": [[(1, ["a", None]), None, (None, [])], [], None],
+    "char(3)": ["abc", "d", None],
+    "interval day to second": [datetime.timedelta(days=-1, microseconds=1), None],
 }
 
 
@@ -57,11 +58,18 @@ def test_hashes_of_every_type_equal_those_of_spark(spark: SparkSession) -> None:
     # enough rows that each value appears, and beside changing others
     rows = [row for row, _ in zip(zip(*map(cycle, VALUES.values()), strict=False), range(30), strict=False)]
     schema = ", ".join(f"{name} {spark_type}" for name, spark_type in zip(names, types, strict=True))
-    hashed = spark.createDataFrame(rows, schema).select(F.xxhash64(*names), *map(F.xxhash64, names)).collect()
-    for row, (together, *alone) in zip(rows, hashed, strict=True):
-        for value, spark_type, hash_ in zip(row, types, alone, strict=True):
-            assert spark_xxhash64([value], [spark_type]) == hash_, (value, spark_type)
-        assert spark_xxhash64(row, types) == together
+    df = spark.createDataFrame(rows, schema)
+    hashed = df.select(*names, F.xxhash64(*names), *map(F.xxhash64, names)).toArrow().combine_chunks()
+    columns = [column.combine_chunks() for column in hashed.columns]
+    values, (together, *alone) = columns[: len(names)], columns[len(names) :]
+    for spark_type, column, hash_ in zip(types, values, alone, strict=True):
+        assert spark_xxhash64([column]).tolist() == hash_.to_pylist(), spark_type
+    assert spark_xxhash64(values).tolist() == together.to_pylist()
+
+
+def test_all_nans_have_the_hash_of_one() -> None:
+    bits = np.array([0xFFF8000000000001, 0x7FF8000000000123, 0x7FF8000000000000], np.uint64)
+    assert len({*spark_xxhash64([pa.array(bits.view(np.float64))]).tolist()}) == 1
 
 
 def test_hashes_in_the_pack_stage_equal_those_of_spark(spark: SparkSession) -> None:
@@ -79,5 +87,6 @@ def test_hashes_in_the_pack_stage_equal_those_of_spark(spark: SparkSession) -> N
 
 def test_different_rows_can_have_the_same_hash(spark: SparkSession) -> None:
     hashes = spark.sql("SELECT xxhash64(null, 'a'), xxhash64('a', null)").first()
-    assert [spark_xxhash64(row, ["string"] * 2) for row in ((None, "a"), ("a", None))] == list(hashes)
+    columns = pa.array([None, "a"], pa.string()), pa.array(["a", None], pa.string())
+    assert spark_xxhash64([*columns]).tolist() == list(hashes)
     assert hashes[0] == hashes[1]

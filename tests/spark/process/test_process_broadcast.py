@@ -23,7 +23,6 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.hashing import spark_xxhash64
 from timerheap.spark import process_broadcast
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
@@ -34,7 +33,7 @@ from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import run_key_group
 from timerheap.testing import PendingTimer, ProcessTester
 from timerheap.testing.group_contents import load_group, save_group
-from timerheap.testing.inputs import Inputs, columns_type
+from timerheap.testing.inputs import Inputs, columns_type, spark_xxhash64
 
 READINGS = "sensor string, room string, degrees bigint, at bigint"
 LIMITS = "room string, limit bigint"
@@ -211,7 +210,7 @@ class Limits(KeyedBroadcastProcessFunction):
 @pytest.mark.parametrize("rules_first", [True, False])
 def test_a_key_may_have_the_id_of_broadcast_state(rules_first: bool) -> None:
     (key,) = longs_with(np.array([_ID])).tolist()
-    assert spark_xxhash64([key], ["bigint"]) == _ID
+    assert spark_xxhash64([pa.array([key])]) == _ID
     output = "k bigint, n bigint"
     columns = "k bigint, room string, at bigint"
     test = ProcessTester(Limits(), "k", columns, output, "at", rules_schema=LIMITS, order="arrival")

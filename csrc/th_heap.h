@@ -1,7 +1,7 @@
 /* timerheap's native heap: an addressable 8-ary min-heap of timers over parallel columns, with a dedup index.
  *
  * C11 without dependencies. The heap never allocates, locks, calls back or uses Python. The caller owns all memory,
- * lends it by pointer, and ensures that only one thread uses a heap at a time. README.md describes layout and costs.
+ * lends it by pointer, and ensures that only one thread uses a heap at a time. Layout, costs: docs/native-heap.md.
  *
  * A timer is (timestamp, key hash, namespace), three int64 without sentinels, ordered in that sequence. Its identity is
  * all three, or (key hash, namespace) if it moves: th_identity says which do. A heap holds one timer per identity. */

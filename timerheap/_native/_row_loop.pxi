@@ -39,27 +39,21 @@ cdef class RowContext:
         return self.key
 
     def get_current_key(self):
-        """See `timerheap.KeyedProcessFunction.Context`."""
         return self.current_key()
 
     def timestamp(self):
-        """See `timerheap.KeyedProcessFunction.Context`."""
         return self.at
 
     def timer_service(self):
-        """See `timerheap.KeyedProcessFunction.Context`."""
         return self.timers
 
     def time_domain(self):
-        """See `timerheap.KeyedProcessFunction.OnTimerContext`."""
         return self.domain
 
     def timer_name(self):
-        """See `timerheap.KeyedProcessFunction.OnTimerContext`."""
         return self.names.name(self.namespace) if self.namespace else None
 
     def input_has_ended(self):
-        """See `timerheap.KeyedProcessFunction.OnTimerContext`."""
         if not self.ends or self.all_read():
             return self.ends
         if self.last is None:

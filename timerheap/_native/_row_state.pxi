@@ -159,7 +159,6 @@ cdef class RowValue:
         self.table, self.loaded, self.stored, self.cells = table, loaded, stored, cells
 
     def value(self):
-        """See `timerheap.ValueState`."""
         cdef RowCells cells = self.cells
         if cells is not None:
             return cells.get(self.number(cells))
@@ -173,7 +172,6 @@ cdef class RowValue:
         return kept if self.exact is not None else self.codec.decode(kept)
 
     def update(self, value):
-        """See `timerheap.ValueState`."""
         cdef RowCells cells = self.cells
         if cells is not None:
             cells.put(self.number(cells), value if self.is_exact(value) else self.codec.encode(value))
@@ -188,7 +186,6 @@ cdef class RowValue:
             self.stored[key] = kept
 
     def clear(self):
-        """See `timerheap.state.State.clear`."""
         cdef RowCells cells = self.cells
         if cells is not None:
             cells.put(self.number(cells), None)

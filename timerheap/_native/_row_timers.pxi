@@ -302,35 +302,29 @@ cdef class RowTimerService:
         return 0
 
     def current_watermark(self):
-        """See `timerheap.TimerService`."""
         return self.watermark
 
     def current_processing_time(self):
-        """See `timerheap.TimerService`."""
         if self.now is None:
             self._no_processing_time()
         return self.now
 
     def register_event_time_timer(self, timestamp, *, name=None):
-        """See `timerheap.TimerService`."""
         cdef RowTimers timers = self.event
         cdef int64_t ts = timers.register(timestamp, name)
         if self.at > _thirty_years:
             self.check(ts, self.at)
 
     def register_processing_time_timer(self, timestamp, *, name=None):
-        """See `timerheap.TimerService`."""
         cdef RowTimers timers = self.processing
         if self.now is None:
             self._no_processing_time()
         self.check(timers.register(timestamp, name), self.now)
 
     def delete_event_time_timer(self, timestamp=None, *, name=None):
-        """See `timerheap.TimerService`."""
         cdef RowTimers timers = self.event
         timers.delete(timestamp, name)
 
     def delete_processing_time_timer(self, timestamp=None, *, name=None):
-        """See `timerheap.TimerService`."""
         cdef RowTimers timers = self.processing
         timers.delete(timestamp, name)

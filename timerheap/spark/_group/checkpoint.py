@@ -187,11 +187,6 @@ class Run:
         """The size of these chunks."""
         return sum(segment.nbytes for segment in self.segments)
 
-    @property
-    def rows(self) -> int:
-        """The number of their rows."""
-        return sum(segment.rows for segment in self.segments)
-
     def numbered(self, start: int = 0) -> Iterator[tuple[Segment, range]]:
         """Yield the segments from `start` on, with the numbers of their chunks."""
         first = 1 + sum(segment.count for segment in self.segments[:start])
@@ -242,20 +237,9 @@ class Manifest:
         flags = _WAKE_UP * (self.wake_up is not None) | _CLOCK_APART * self.clock_apart
         flags |= _CLOCK_STALE * self.clock_stale
         flags |= _NEXT_EVENT * (next_event is not None) | _NEXT_PROCESSING * (next_processing is not None)
-        header = _HEADER.pack(
-            FORMAT,
-            flags,
-            self.id,
-            self.token,
-            self.max_parallelism,
-            self.batch,
-            self.watermark,
-            self.late_rows,
-            self.losses,
-            self.wake_up or 0,
-            len(self.clock),
-            len(self.runs),
-        )
+        counts = self.max_parallelism, self.batch, self.watermark, self.late_rows, self.losses
+        sizes = len(self.clock), len(self.runs)
+        header = _HEADER.pack(FORMAT, flags, self.id, self.token, *counts, self.wake_up or 0, *sizes)
         parts = [header, self.clock, *(_leb128(n or 0) for n in numbers)]
         parts += [_TIME.pack(time) for time in (next_event, next_processing) if time is not None]
         for run in self.runs:
@@ -283,19 +267,10 @@ class Manifest:
         _, flags, id_, token, max_parallelism, batch, watermark, *rest = _HEADER.unpack_from(payload)
         late_rows, losses, wake_up, clock, runs = rest
         at = _HEADER.size + clock
-        manifest = cls(
-            max_parallelism,
-            id_,
-            token,
-            watermark,
-            bytes(payload[_HEADER.size : at]),
-            bool(flags & _CLOCK_APART),
-            bool(flags & _CLOCK_STALE),
-            late_rows,
-            losses,
-            wake_up if flags & _WAKE_UP else None,
-            batch=batch,
-        )
+        manifest = cls(max_parallelism, id_, token, watermark, bytes(payload[_HEADER.size : at]), batch=batch)
+        manifest.clock_apart, manifest.clock_stale = bool(flags & _CLOCK_APART), bool(flags & _CLOCK_STALE)
+        manifest.late_rows, manifest.losses = late_rows, losses
+        manifest.wake_up = wake_up if flags & _WAKE_UP else None
         (event, processing, keys, rows), at = _parse_leb128(payload, at, 4)
         times: list[int | None] = []
         for flag in (_NEXT_EVENT, _NEXT_PROCESSING):
@@ -394,7 +369,7 @@ class ChunkReader(Protocol):
 
 
 class ChunkStore(ChunkReader, Protocol):
-    """The Spark state variables of the current key group."""
+    """Reads and writes the chunks of a key group, of which the manifest is one."""
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
         """Write a chunk."""
@@ -404,13 +379,16 @@ class ChunkStore(ChunkReader, Protocol):
 
     def read_manifest(self) -> Manifest | None:
         """Return the manifest, or None for a new group."""
+        data = self.read(MANIFEST, 0)
+        return None if data is None else Manifest.from_bytes(data)
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest."""
+        self.write(MANIFEST, 0, manifest.to_bytes())
 
 
-class Chunks(dict[tuple[int, int], bytes]):
-    """A `ChunkStore` in memory: chunks by kind and id."""
+class Chunks(dict[tuple[int, int], bytes], ChunkStore):
+    """Chunks in memory, by kind and id."""
 
     def read(self, kind: int, id_: int) -> bytes | None:
         return self.get((kind, id_))
@@ -420,13 +398,6 @@ class Chunks(dict[tuple[int, int], bytes]):
 
     def remove(self, kind: int, id_: int) -> None:
         del self[kind, id_]
-
-    def read_manifest(self) -> Manifest | None:
-        data = self.get((MANIFEST, 0))
-        return None if data is None else Manifest.from_bytes(data)
-
-    def write_manifest(self, manifest: Manifest) -> None:
-        self[MANIFEST, 0] = manifest.to_bytes()
 
 
 def read_clock(manifest: Manifest, store: ChunkReader) -> bytes:
@@ -496,8 +467,9 @@ class Stored:
                     batch = read_chunk(run.kind, data, schema)
                     part.replay(batch)
                     if id_ == 1:
+                        rows = sum(each.rows for each in run.segments)
                         # If its rows are longer than most, the number of rows would say too much.
-                        times = min(run.rows / max(1, batch.num_rows), 17 / 16 * run.nbytes / len(data))
+                        times = min(rows / max(1, batch.num_rows), 17 / 16 * run.nbytes / len(data))
                         if times > 1:
                             part.reserve(times)
                 if joint != segment.digest:
@@ -588,7 +560,13 @@ class Stored:
             self._rewrite(store, part, run)
             return
         if start < len(sizes):
-            changes = part.merge([*self._read_segments(store, part, run, start), changes])
+            chunks = [
+                segment.data or _read(store, run.kind, id_, part.name)
+                for segment, ids in run.numbered(start)
+                for id_ in ids
+            ]
+            batches = [widen(read_chunk(run.kind, data, part.schema)) for data in chunks]
+            changes = part.merge([*batches, changes])
         self._push(store, part, run, start, changes)
 
     def _rewrite(self, store: ChunkStore, part: CheckpointedPart, run: Run) -> None:
@@ -608,14 +586,6 @@ class Stored:
         store.write(part.kind, 0, data)
         run.schema = fingerprint
         return True
-
-    def _read_segments(
-        self, store: ChunkStore, part: CheckpointedPart, run: Run, start: int
-    ) -> Iterator[pa.RecordBatch]:
-        for segment, ids in run.numbered(start):
-            for id_ in ids:
-                data = segment.data or _read(store, run.kind, id_, part.name)
-                yield widen(read_chunk(run.kind, data, part.schema))
 
     def _push(
         self, store: ChunkStore, part: CheckpointedPart, run: Run, start: int, batch: pa.RecordBatch

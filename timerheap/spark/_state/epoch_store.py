@@ -32,7 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timerheap._native._core import seal, to_text, unseal
 from timerheap.spark._compat import hadoop_files, hadoop_path
-from timerheap.spark._group.checkpoint import MANIFEST, Manifest
+from timerheap.spark._group.checkpoint import ChunkStore, Manifest
 
 INDEX = 34
 """The kind of the index of an epoch's file."""
@@ -69,7 +69,7 @@ class Place(NamedTuple):
 Key = tuple[int, int, int]  # label, kind, id
 
 
-class EpochStore:
+class EpochStore(ChunkStore):
     """The `ChunkStore` of the selected key group of a partition, during one epoch.
 
     files, folder: the file system, and the folder of the partition on it
@@ -209,13 +209,9 @@ class EpochStore:
         self._places.pop(key, None)
         self._written.pop(key, None)
 
-    def read_manifest(self) -> Manifest | None:
-        data = self.read(MANIFEST, 0)
-        return None if data is None else Manifest.from_bytes(data)
-
     def write_manifest(self, manifest: Manifest) -> None:
         manifest.batch = self._name.epoch
-        self.write(MANIFEST, 0, manifest.to_bytes())
+        super().write_manifest(manifest)
 
     def chunks(self) -> Iterator[tuple[Key, bytes]]:
         """Yield all chunks that were there at the begin of the epoch."""

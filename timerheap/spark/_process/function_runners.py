@@ -46,11 +46,10 @@ from timerheap.state_ttl import has_event_time
 _ID = 0x62726F6164636173  # of each broadcast state, in a table of its own
 
 
-class Broadcasting(KeyedProcessFunction):
-    """The keyed side of a function with broadcast state."""
+class _Wrapped(KeyedProcessFunction):
+    """Runs a function of another kind on rows."""
 
-    def __init__(self, function: KeyedBroadcastProcessFunction) -> None:
-        self.function = function
+    function: KeyedBroadcastProcessFunction | KeyedCoProcessFunction
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.function.open(runtime_context)
@@ -58,11 +57,18 @@ class Broadcasting(KeyedProcessFunction):
     def close(self) -> None:
         self.function.close()
 
-    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        return self.function.process_element(value, ctx)
-
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
         return self.function.on_timer(timestamp, ctx)
+
+
+class Broadcasting(_Wrapped):
+    """The keyed side of a function with broadcast state."""
+
+    def __init__(self, function: KeyedBroadcastProcessFunction) -> None:
+        self.function: KeyedBroadcastProcessFunction = function
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        return self.function.process_element(value, ctx)
 
 
 class _BroadcastClock(GroupExpiryClock):
@@ -88,13 +94,11 @@ class _BroadcastStates:
         self._states: dict[str, MapState] = {}
 
     def bind(self, group: KeyGroup, now: int | None) -> None:
-        """Go on with a key group."""
         self._clock.begin(group, now)
         self._context.bind(group)
         self._clock.purge_all()
 
     def of(self, descriptor: MapStateDescriptor) -> MapState:
-        """Return the state of a descriptor."""
         if not isinstance(descriptor, MapStateDescriptor):
             raise TypeError(f"state_descriptor must be a MapStateDescriptor, got {descriptor!r}")
         state = self._states.get(descriptor.name)
@@ -176,7 +180,6 @@ class BroadcastRunner(RowRunner):
         self._context.states.bind(group, now)
 
     def broadcast(self, rows: pa.Table) -> None:
-        """Process rows of the broadcast input."""
         name = "process_broadcast_element"
         for row in row_source(rows, self._broadcast_type).tolist():
             try:
@@ -186,7 +189,6 @@ class BroadcastRunner(RowRunner):
                 raise
 
     def apply_to_keyed_state(self, descriptor: StateDescriptor, call: Callable[[Any, Any], object]) -> None:
-        """Call a function for each key that has a state."""
         states = self._states
         handles: dict[type[StateDescriptor], Callable[[Any], Any]] = {
             ListStateDescriptor: states.get_list_state,
@@ -212,26 +214,17 @@ class BroadcastWork(FunctionWork):
     runner_class = BroadcastRunner
 
 
-class Tagged(KeyedProcessFunction):
+class Tagged(_Wrapped):
     """Runs a two-input function on rows that name their input."""
 
     def __init__(self, function: KeyedCoProcessFunction) -> None:
-        self.function = function
+        self.function: KeyedCoProcessFunction = function
         self._any_order = function._any_order
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.function.open(runtime_context)
-
-    def close(self) -> None:
-        self.function.close()
 
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
         if value[INPUT]:
             return records("process_element2", self.function.process_element2(value[SIDES[1]], ctx))
         return records("process_element1", self.function.process_element1(value[SIDES[0]], ctx))
-
-    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
-        return self.function.on_timer(timestamp, ctx)
 
 
 def work_of(function: object) -> KeyedWork:

@@ -194,15 +194,12 @@ class GroupExpiryClock:
                 expiring.start(id_, self._group.watermark if expiring.event_time else self.now(False))
 
     def now(self, event_time: bool) -> int:
-        """Return the time of the micro-batch."""
         return 0 if self._now is None else self._now
 
     def is_purged(self, time: int, event_time: bool) -> bool:
-        """Return False: what has expired is there until it is purged."""
-        return False
+        return False  # what has expired is there until it is purged
 
     def purge_at(self, time: int, key: int, table: Any, event_time: bool) -> None:
-        """Purge contents at a time, unless the clock does not advance."""
         if (event_time or self._now is not None) and time < MAX_WATERMARK:
             # Numbers and a list of one take half as long as three lists.
             self._group.expiries(event_time).push_many(time, [key], expiry_namespace(table.name))
@@ -229,19 +226,8 @@ class RowExpiryClock(RowClock, GroupExpiryClock):
         return self.event_time() if event_time else super().now(event_time)
 
 
-class _GroupBackend:
-    """Stores states in a key group."""
-
-    def __init__(self, group: KeyGroup, broadcast: bool) -> None:
-        self._group = group
-        self._broadcast = broadcast
-
-    def contents_of(self, name: str, shape: str, types: tuple[pa.DataType, ...]) -> UserState:
-        return self._group.state(name, shape, CONTENTS[shape](*types), broadcast=self._broadcast)
-
-
 class GroupRuntimeContext(KeyedRuntimeContext):
-    """Returns handles of states, and binds them all to the group that is being processed.
+    """Returns handles of states, and binds them all to the group that is being processed, their backend.
 
     keys: holds the id of the current key
     broadcast: whether the states are broadcast states
@@ -256,7 +242,10 @@ class GroupRuntimeContext(KeyedRuntimeContext):
     def bind(self, group: KeyGroup) -> list[UserState]:
         """Bind all handles to this group; return the tables of their states."""
         self.group = group
-        return self.bind_backend(_GroupBackend(group, self._broadcast))
+        return self.bind_backend(self)
+
+    def contents_of(self, name: str, shape: str, types: tuple[pa.DataType, ...]) -> UserState:
+        return self.group.state(name, shape, CONTENTS[shape](*types), broadcast=self._broadcast)
 
     def _bind(self, contents: KeyedContents, backend: StateBackend) -> Any:
         table = super()._bind(contents, backend)
@@ -418,7 +407,6 @@ class FunctionWork(KeyedWork):
         return Rehearsal(context.metrics is not None, context.times_to_live())
 
     def runner(self, query: Query, placement: Placement) -> Runner:
-        """Return what runs the function."""
         runner: Runner = self.runner_class(self.function, query, placement.max_parallelism)
         return runner
 

@@ -40,7 +40,7 @@ from timerheap.watermarks.generators import NoWatermarks, changes
 
 ColumnOrName = str | Column
 
-_DELAY = "spark.watermarkDelayMs"  # in the metadata of the column that withWatermark() has named
+DELAY = "spark.watermarkDelayMs"  # in the metadata of the column that withWatermark() has named
 
 Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Called once for each partition, with its record batches."""
@@ -122,14 +122,16 @@ def collation_of(type_: DataType) -> str | None:
     """Return the first collation in a type that is not UTF8_BINARY; None if all strings compare by bytes."""
     if isinstance(type_, StringType):
         return None if type_.isUTF8BinaryCollation() else type_.collation
-    inner: list[DataType] = []
+    return next((found for found in map(collation_of, types_in(type_)) if found is not None), None)
+
+
+def types_in(type_: DataType) -> list[DataType]:
+    """Return the types directly inside a type, none if it is not nested."""
     if isinstance(type_, StructType):
-        inner = [field.dataType for field in type_]
-    elif isinstance(type_, ArrayType):
-        inner = [type_.elementType]
-    elif isinstance(type_, MapType):
-        inner = [type_.keyType, type_.valueType]
-    return next((found for found in map(collation_of, inner) if found is not None), None)
+        return [field.dataType for field in type_]
+    if isinstance(type_, ArrayType):
+        return [type_.elementType]
+    return [type_.keyType, type_.valueType] if isinstance(type_, MapType) else []
 
 
 def expect_event_time(
@@ -306,14 +308,18 @@ def changed_states(state_changes: object) -> dict[str, Any]:
 
 def parsed_schema(output_schema: object) -> StructType:
     """Return the result's type, parsed if it is a DDL string, and checked."""
+    type_ = parsed_ddl("output_schema", output_schema)
+    arrow_schema("output_schema", type_)
+    return cast(StructType, type_)
+
+
+def parsed_ddl(argument: str, schema: object) -> object:
+    """Return the type of a DDL string, and everything else as it is."""
     try:
-        type_ = StructType.fromDDL(output_schema) if isinstance(output_schema, str) else output_schema
-        arrow_schema("output_schema", type_)
-        return cast(StructType, type_)
+        return StructType.fromDDL(schema) if isinstance(schema, str) else schema
     except ParseException as e:
         raise ValueError(
-            f"output_schema must be a DDL string such as 'plane string, at bigint', got {output_schema!r}: "
-            f"{e}"
+            f"{argument} must be a DDL string such as 'plane string, at bigint', got {schema!r}: {e}"
         ) from None
 
 
@@ -425,7 +431,7 @@ class Columns:
         marked = [
             field.name
             for field in self._source.schema
-            if _DELAY in field.metadata and isinstance(field.dataType, (TimestampType, TimestampNTZType))
+            if DELAY in field.metadata and isinstance(field.dataType, (TimestampType, TimestampNTZType))
         ]
         if len(marked) > 1:
             raise ValueError(
@@ -453,7 +459,7 @@ def strategy_of(argument: str, watermark: Any) -> Any:
 
 def spark_delay(df: DataFrame, name: str) -> int | None:
     """Return the delay in ms that ``withWatermark`` has set for a column of a stream, None if it has not."""
-    delay: int | None = df.schema[name].metadata.get(_DELAY)
+    delay: int | None = df.schema[name].metadata.get(DELAY)
     return delay
 
 

@@ -7,23 +7,25 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from pyspark.cloudpickle import dumps, loads
-from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import DataType, StructType
 
 from timerheap.spark._columns import distinct
 from timerheap.spark._compat import on_connect, refuse_connect
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import (
+    DELAY,
     ColumnOrName,
     Columns,
     arrow_schema,
     data_frame,
     key_columns,
     key_groups,
+    parsed_ddl,
     parsed_schema,
     sendable,
+    types_in,
     ungrouped,
 )
 from timerheap.spark._plan.build import Start, build, packed
@@ -31,12 +33,7 @@ from timerheap.spark._processors.processor_partition import ProcessorWork, initi
 from timerheap.spark._processors.processor_records import FrameSettings
 from timerheap.spark._processors.processor_states import DeclaredState, ProcessorHandle, Scope
 from timerheap.spark._query import Query, TimeMode
-from timerheap.spark._settings import (
-    NO_LIMIT,
-    RECORDS,
-    batch_bytes,
-    is_set,
-)
+from timerheap.spark._settings import NO_LIMIT, RECORDS, batch_bytes, is_set
 from timerheap.spark._state.initial_state import InitialState
 from timerheap.spark._state.starts import start_of
 from timerheap.spark._worker.driver_mail import Mail
@@ -50,7 +47,6 @@ _TIME_MODES: dict[str, TimeMode] = {
     "processingtime": "ProcessingTime",
     "eventtime": "EventTime",
 }
-_WATERMARK = "spark.watermarkDelayMs"  # in the metadata of the column that withWatermark() has named
 
 
 def run_processor(
@@ -163,7 +159,7 @@ def _time_mode(time_mode: object) -> TimeMode:
 def _event_time(df: DataFrame) -> tuple[str, ...]:
     """Return the path of the column that has Spark's watermark; of a window, it is the end that counts."""
     for field in df.schema:
-        if _WATERMARK in field.metadata:
+        if DELAY in field.metadata:
             return (field.name, "end") if isinstance(field.dataType, StructType) else (field.name,)
     return ()
 
@@ -209,7 +205,12 @@ class _RecordingHandle(ProcessorHandle):
 
 
 def _schema(name: str, schema: object) -> StructType:
-    parsed = _parsed_schema(name, schema)
+    parsed = parsed_ddl(f"the schema of state {name!r}", schema)
+    if not isinstance(parsed, StructType):
+        raise TypeError(
+            f"the schema of state {name!r} must be a StructType, or a DDL string such as 'n bigint', got "
+            f"{schema!r}"
+        )
     twice = [field for names in _field_names(parsed) for field in names if names.count(field) > 1]
     if twice:
         raise ValueError(
@@ -221,32 +222,10 @@ def _schema(name: str, schema: object) -> StructType:
 
 def _field_names(type_: DataType) -> Iterator[list[str]]:
     """Return the names of the fields of each struct in a type."""
-    inner: list[DataType] = []
     if isinstance(type_, StructType):
         yield type_.names
-        inner = [field.dataType for field in type_]
-    elif isinstance(type_, ArrayType):
-        inner = [type_.elementType]
-    elif isinstance(type_, MapType):
-        inner = [type_.keyType, type_.valueType]
-    for each in inner:
+    for each in types_in(type_):
         yield from _field_names(each)
-
-
-def _parsed_schema(name: str, schema: object) -> StructType:
-    if isinstance(schema, str):
-        try:
-            return cast(StructType, StructType.fromDDL(schema))
-        except ParseException as e:
-            raise ValueError(
-                f"the schema of state {name!r} must be a DDL string such as 'n bigint', got {schema!r}: {e}"
-            ) from None
-    if not isinstance(schema, StructType):
-        raise TypeError(
-            f"the schema of state {name!r} must be a StructType, or a DDL string such as 'n bigint', got "
-            f"{schema!r}"
-        )
-    return schema
 
 
 def _rehearsed(processor: StatefulProcessor, time_mode: TimeMode) -> _RecordingHandle:

@@ -134,7 +134,6 @@ class ArrowTypes:
         return type_
 
     def resolve_key(self, type_info: object, argument: str) -> pa.DataType:
-        """Return the Arrow type of the keys of a map, which must be hashable."""
         type_ = arrow_type(type_info, argument)
         _expect_hashable(type_, argument)
         return type_

@@ -69,7 +69,6 @@ class Packer:
     reduce: Callable[[], Reducer] | None = None  # its rows are sent instead
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pack the rows of a task."""
         freeze_modules()
         task = TaskContext.get()
         sequence = (task.partitionId() if task is not None else 0) << 32

@@ -540,7 +540,6 @@ class MapTable(GrowingState[dict[Any, Any]]):
         return pa.map_(rows.value_type.field("key").type, rows.value_type.field("value").type)
 
     def load(self, key_id: int) -> dict[Any, Any]:
-        """Return the entries of a key in the order of insertion; changes reach the dict."""
         found = self._loaded.get(key_id)
         return self._load(key_id) if found is None else found
 

@@ -47,7 +47,6 @@ class OneOfRun(BatchProcessFunction):
     def process_batch(
         self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
     ) -> Iterator[pa.RecordBatch]:
-        """Divide the rows of each key into runs."""
         batch = batch.select(self._columns.names)
         times = np.zeros(len(batch), np.int64) if ctx.timestamps is None else ctx.timestamps
         order = np.lexsort((times, ctx.ids))
@@ -85,7 +84,6 @@ class OneOfRun(BatchProcessFunction):
             ctx.timer_service().register_event_time_timers(ids, ends, name=END)
 
     def on_timers(self, due: DueTimers, ctx: BatchProcessFunction.Context) -> Iterator[pa.RecordBatch]:
-        """End runs."""
         if self._waits:
             yield self._of_state(self._newest.values(due.ids), np.ones(len(due.ids), bool))
         self._newest.update_many(due.ids, pa.nulls(len(due.ids), self._type))

@@ -313,7 +313,6 @@ class ProcessorPartition(Partition):
         self._runner.close()
 
     def run(self, partition: int, packed: list[tuple[int, bytes]]) -> Iterator[pd.DataFrame]:
-        """Process the rows of a partition and fire its due timers."""
         return self._run(partition, unpack(self._query, packed)[0], partition)
 
     def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:

@@ -88,7 +88,6 @@ class RealTimePacker:
     guarded: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pack the rows of an epoch."""
         task: Any = TaskContext.get()
         placement, sequence = Placement.running(self.packer.max_parallelism), task.partitionId() << 32
         arrivals = Arrivals(batches)
@@ -138,7 +137,6 @@ class RealTimeOperator:
         return f"{OPERATOR}{self.name}"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run an epoch."""
         arrivals = Arrivals(batches)
         with reported():
             epoch = Epoch(self.query, self.name, self.mail)

@@ -426,7 +426,6 @@ class _CurrentKey:
 
     @property
     def current_key(self) -> int:
-        """Id of the key."""
         if self._id is None:
             raise RuntimeError(
                 "no key is current; call ctx.set_current_key(key_id) first, in each call that uses the "
@@ -449,7 +448,6 @@ class _Context(WithoutStates, BatchProcessFunction.Context):
         self._keys = keys
 
     def begin(self, group: KeyGroup, timers: _TimerService) -> None:
-        """Begin a key group."""
         self._group, self.timers, self.ended = group, timers, False
         self._one: int | None = None  # the id of `_key`, since a key with many timers is asked for many times
         self._key: pa.RecordBatch
@@ -583,7 +581,6 @@ class BatchRunner(Runner):
         self._emit(self._function.process_batch, rows)
 
     def advance(self, watermark: int) -> None:
-        """Advance the watermark, and fire event-time timers."""
         self._timers.watermark = watermark
         self._fire(self._group.event_timers, watermark, TimeDomain.EVENT_TIME)
 

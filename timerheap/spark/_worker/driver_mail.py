@@ -38,7 +38,6 @@ class Counts(NamedTuple):
     loaded: int = 0
 
     def plus(self, other: Counts) -> Counts:
-        """Return the sums."""
         return Counts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
@@ -154,7 +153,6 @@ class Telling:
         self._letters = letters
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process the rows of a task."""
         self._letters.tell("at the state")
         return self._stage(batches)
 
@@ -171,7 +169,6 @@ class Opener(AccumulatorParam[tuple[Letter, ...]]):
         return type(self), ()
 
     def zero(self, value: tuple[Letter, ...]) -> tuple[Letter, ...]:
-        """Return no letters."""
         return ()
 
     def addInPlace(self, value1: tuple[Letter, ...], value2: tuple[Letter, ...]) -> tuple[Letter, ...]:

@@ -92,7 +92,6 @@ class StreamingOperator(StatefulProcessor):
         self._partition: TaskPartition | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Begin a task."""
         self._store = SparkStore(handle)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
@@ -112,7 +111,6 @@ class StreamingOperator(StatefulProcessor):
         return self._begun(timerValues).wake_up(key_group_of(key[0]), fired)
 
     def close(self) -> None:
-        """End the task."""
         if self._partition is not None:
             self._partition.close()
         else:

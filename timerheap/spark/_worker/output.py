@@ -267,7 +267,6 @@ class _Series(pd.Series):
         return _Series
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the column itself."""
         return self
 
 

@@ -348,7 +348,6 @@ class _Clock(NamedTuple):
 
     @classmethod
     def of(cls, state: WatermarkState) -> _Clock:
-        """Return the clock of a state."""
         data, new = state.to_bytes(), state.has_new_channels
         return cls(state.watermark, state.newest(), state.next_change(), data, new)
 
@@ -426,7 +425,6 @@ class GroupwisePartition(Partition):
         self._is_first_task = False
 
     def close(self) -> None:
-        """Close the function."""
         self._runner.close()
 
     def run(self, partition: int, packed: list[tuple[int, bytes]]) -> Iterator[pd.DataFrame]:
@@ -452,7 +450,6 @@ class GroupwisePartition(Partition):
         yield from self._frames(output)
 
     def restore(self, initial: Mapping[str, Iterable[Any]]) -> None:
-        """Load state to start from into key groups."""
         for key_group, group, stored, data in self._restored(initial):
             clock = _Clock.of(self._clock_state(data or read_clock(stored.manifest, self._store)))
             group.watermark = clock.watermark
@@ -605,7 +602,6 @@ class KeyedWork(Work):
         """Return what runs it in one task."""
 
     def partition(self, task: Task) -> TaskPartition:
-        """Return what runs the key groups of a partition."""
         runner = self.runner(task.query, task.placement)
         runner.open()
         return GroupwisePartition(task, runner)

@@ -52,7 +52,6 @@ class AssignedTimes:
     rows: StructType
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches with the column."""
         return map(self.timed, batches)
 
     def timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -161,7 +160,6 @@ class VisibleRows:
         self.on_timer = function.on_timer
 
     def process_element(self, value: Row, ctx: Any) -> Iterable[Any] | None:
-        """Process one row."""
         row = tuple.__new__(self._class, value[: len(self._names)])
         row.__fields__ = self._names
         return self._process_element(row, ctx)
@@ -241,7 +239,6 @@ class RowRunner(Runner):
         self._clock.purge(True, watermark)
 
     def process(self, waiting: KeyedRows, watermark: int) -> None:
-        """Process rows in the order of arrival."""
         rows = self._prepare(waiting)
         if not self._timed or self._function._any_order:
             self._loop.process(rows, waiting.ids, waiting.timestamps if self._timed else None)
@@ -252,12 +249,10 @@ class RowRunner(Runner):
         self._event_timers.collect_due(None, watermark)
 
     def advance(self, watermark: int) -> None:
-        """Advance the watermark, and fire event-time timers."""
         self._loop.advance(watermark)
         self._clock.purge(True, watermark)
 
     def advance_clock(self, now: int) -> None:
-        """Fire processing-time timers."""
         self._loop.advance_clock(now)
         self._clock.purge(False, now)
 

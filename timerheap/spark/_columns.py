@@ -68,7 +68,7 @@ EARLY = "early"  # true in an early result, before the window has ended
 # In no checkpoint: the state that a query begins with.
 
 VALUE = f"{HIDDEN}value"  # the contents of a state; see `ContentsTable`
-TIMER = (f"{HIDDEN}epoch_ms", f"{HIDDEN}event_time", f"{HIDDEN}name")  # see `TimerTable`
+TIMER = (f"{HIDDEN}epoch_ms", f"{HIDDEN}event_time", f"{HIDDEN}name")  # see `timer_entries`
 OF_KEY = f"{HIDDEN}of_key"  # begins the key columns beside the rows of a chunk; their numbers follow
 
 

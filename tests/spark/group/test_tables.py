@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from memories import Arena
 
 from timerheap.spark._arrow import wide
 from timerheap.spark._group.columns import Slab
-from timerheap.spark._group.tables import IdTable, members
+from timerheap.spark._group.tables import IdTable
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 IDS = st.one_of(st.integers(0, 30), st.sampled_from([-(2**63), -1, 2**63 - 1]))
@@ -98,11 +98,6 @@ def test_an_id_table_behaves_like_a_dict(name: str) -> None:
 
     Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
     Machine.TestCase("runTest").runTest()
-
-
-@given(ids=st.lists(IDS), among=st.lists(IDS))
-def test_members_equals_isin(ids: list[int], among: list[int]) -> None:
-    assert members(int64s(ids), int64s(among)).tolist() == [id_ in among for id_ in ids]
 
 
 def test_many_small_puts_after_a_large_one_keep_all_values() -> None:

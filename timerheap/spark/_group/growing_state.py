@@ -103,11 +103,9 @@ class SegmentChains:
         return self._chains.ids()
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Return which keys have contents: shape (n,), bool.
-
-        These are the keys that have chains, even where entries remove others: the oldest segment is longer
-        than all others together, and removes nothing, so something of it is left.
-        """
+        """Return which keys have contents: shape (n,), bool."""
+        # These are the keys that have chains, even where entries remove others: the oldest segment is longer
+        # than all others together, and removes nothing, so something of it is left.
         return self._chains.find(ids)
 
     def lengths(self, ids: np.ndarray) -> np.ndarray:
@@ -353,7 +351,7 @@ class GrowingState(ABC, Generic[L]):
         return len(self.ids())
 
 
-def rows_of(entries: pa.Array, lengths: Sequence[int], type_: pa.DataType) -> pa.Array:
+def rows_of(entries: pa.Array, lengths: Sequence[int] | np.ndarray, type_: pa.DataType) -> pa.Array:
     """Return rows of these lengths, in the type with 64-bit offsets."""
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return pa.LargeListArray.from_arrays(pa.array(offsets), entries, type=wide(type_))
@@ -412,10 +410,7 @@ def compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
     places = np.concatenate([removal, first[present]])
     order = np.argsort(places)
     kept = entries.take(pa.array(np.concatenate([removal, last[present]])[order]))
-    counts = np.bincount(owners[places], minlength=len(rows))
-    return pa.LargeListArray.from_arrays(
-        pa.array(np.concatenate([[0], np.cumsum(counts)])), kept, type=rows.type
-    )
+    return rows_of(kept, np.bincount(owners[places], minlength=len(rows)), rows.type)
 
 
 def maps(rows: pa.Array) -> pa.Array:

@@ -198,10 +198,8 @@ class KeyGroup:
         return self._expiries[event_time]
 
     def due_expiries(self, event_time: bool, time: int, states: Set[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """Remove the expiries up to `time`, and yield those of `states`, by state: its name and the key ids.
-
-        Those of other states that the group has stay, until their function asks for them again.
-        """
+        """Remove the expiries of `states` up to `time`; yield the name of each state, and the ids of keys."""
+        # Those of other states that the group has stay, until their function asks for them again.
         timers = self._expiries.get(event_time)
         if timers is None or not len(rows := timers.heap._due_rows(time)):
             return
@@ -357,16 +355,12 @@ def state_name(layout: GroupLayout, name: str, broadcast: bool) -> str:
         name = BROADCAST_STATE + name
     elif name.startswith(BROADCAST_STATE):
         raise ValueError(f"a keyed state's name must not start with {BROADCAST_STATE!r}, got {name!r}")
-    if name in layout.drop_state:
-        raise ValueError(
-            f"state_changes must drop states that the function no longer has, got {name!r}, which it uses; "
-            "leave that out, or give the function's state another name"
-        )
-    if name in layout.rename_state:
-        raise ValueError(
-            f"state_changes must rename states that the function no longer has, got {name!r}, "
-            "which it uses; leave that out"
-        )
+    for change, names in ("drop", layout.drop_state), ("rename", layout.rename_state):
+        if name in names:
+            raise ValueError(
+                f"state_changes must {change} states that the function no longer has, got {name!r}, which it "
+                "uses; leave that out, or give the function's state another name"
+            )
     return name
 
 

@@ -44,13 +44,6 @@ def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return rows.filter(pa.array(last.find_many(ids)[0] == numbers))
 
 
-def members(ids: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Return which of `ids` are in `among`, shape (n,), bool: like ``np.isin``, but without sorting."""
-    known = IdIndex()
-    known.put_many(among, 0)
-    return known.find_many(ids)[1]
-
-
 class IdTable:
     """A map from int64 ids to values of one Arrow type, which are never null, read and written in columns.
 
@@ -462,11 +455,9 @@ class KeyTable:
             self._next = int(ids[-1]) + 1
 
     def _free_ids(self, n: int, hash_: np.int64) -> np.ndarray:
-        """Return n ids that no key has: the first behind the largest of a displaced key, or behind a hash.
-
-        All attempts of a task must give the same ids. Where keys have been made to have the next ids, their
-        run is passed once, unless displaced keys are dropped, which costs as much.
-        """
+        """Return n ids that no key has: the first behind the largest of a displaced key, or behind a hash."""
+        # All attempts of a task must give the same ids. Where keys have been made to have the next ids, their
+        # run is passed once, unless displaced keys are dropped, which costs as much.
         if self._next is None:
             displaced = self._hashes.ids()
             self._next = int(displaced.max() if len(displaced) else hash_) + 1
@@ -558,7 +549,9 @@ class KeyTable:
         ids, gone = (np.concatenate([_NO_IDS, *some]) for some in (self._added, self._dropped))
         if self._dropped:
             if len(self._dropped) == 1:
-                gone = gone[~members(gone, ids)]  # keys both added and dropped were never saved
+                added = IdIndex()  # like np.isin(), but without sorting
+                added.put_many(ids, 0)
+                gone = gone[~added.find_many(gone)[1]]  # keys both added and dropped were never saved
             else:  # or were saved, dropped, added again, and dropped again
                 ids, gone = np.unique(ids), np.unique(gone)
                 gone = gone[~self.table.find(gone)]

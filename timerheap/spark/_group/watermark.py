@@ -182,6 +182,9 @@ class InputChannels:
     def __init__(self, strategy: WatermarkStrategy, column: str | None) -> None:
         self._strategy = strategy
         self._column = column
+        # Whether times of more than a day ahead of the clock do not count, since there is no other limit.
+        self.guarded = strategy.max_ahead is None
+        self.timed = (strategy.idle_timeout, strategy.wall_clock) != (None, None)  # activity is stored
         self._begun_at = self._since = _NEVER
         self._forget()
 
@@ -195,18 +198,13 @@ class InputChannels:
         self.has_new = False
 
     def _quiet_since(self, drained: bool) -> np.ndarray:
-        """Return since when each channel, or an input without channels, has had no rows; or `_NEVER`.
-
-        The time before this run counts only if the sources are `drained`.
-        """
+        """Return since when each channel, or an input without channels, has had no rows; or `_NEVER`."""
+        # The time before this run counts only if the sources are `drained`.
         first = self._since if drained else self._begun_at
         return np.maximum(self._active_at, first) if self._numbers else np.array([first])
 
     def switch(self) -> str | None:
-        """Drop the checkpoint's channels if they belong to another column, since they get no more rows.
-
-        Returns a notice for the user, or None if nothing was dropped.
-        """
+        """Drop the checkpoint's channels if they are of another column; return a notice for the user."""
         if self.column == self._column:
             return None
         was, now = _describe(self.column), _describe(self._column)
@@ -294,32 +292,15 @@ class InputChannels:
         """Return the largest timestamp of all channels, MIN_WATERMARK if there is none."""
         return int(self._max_timestamps.max(initial=MIN_WATERMARK))
 
-    @property
-    def guarded(self) -> bool:
-        """Whether times of more than a day ahead of the clock do not count, since there is no other limit."""
-        return self._strategy.max_ahead is None
-
-    @property
-    def timed(self) -> bool:
-        """Whether a load needs the times of activity."""
-        return (self._strategy.idle_timeout, self._strategy.wall_clock) != (None, None)
-
     def clock(self) -> InputClock:
         """Return what a load needs."""
         watermarks, active = self.valve.columns()
-        return InputClock(
-            self.column,
-            self.valve.watermark,
-            list(self._numbers),
-            watermarks.copy(),
-            self._max_timestamps.copy(),
-            active.copy(),
-            self._active_at.copy(),
-            self._begun_at,
-            self.valve.status is WatermarkStatus.IDLE,
-            self._since,
-            self._generators.state(),
-        )
+        every = watermarks, self._max_timestamps, active, self._active_at
+        marks, newest, active, active_at = (column.copy() for column in every)
+        names, idle = list(self._numbers), self.valve.status is WatermarkStatus.IDLE
+        columns = names, marks, newest, active, active_at
+        begun = self._begun_at, idle, self._since
+        return InputClock(self.column, self.valve.watermark, *columns, *begun, self._generators.state())
 
     def restore(self, clock: InputClock) -> None:
         n = len(clock.names)
@@ -377,20 +358,12 @@ class _Generators:
     ) -> np.ndarray:
         """Return the watermarks of channels, shape (n,); `before` are their largest timestamps until now."""
         delay = self._strategy._delay
-        watermarks: np.ndarray
         if delay is not None:
-            furthest = np.maximum(np.maximum(before, max_timestamps), MIN_WATERMARK + delay + 1)
-            watermarks = furthest - delay - 1
-            return watermarks
+            furthest: np.ndarray = np.maximum(np.maximum(before, max_timestamps), MIN_WATERMARK + delay + 1)
+            return furthest - delay - 1
         rows = zip(*(c.tolist() for c in (channels, before, max_timestamps, counts)), strict=True)
-        watermarks = np.array(
-            [
-                self._generator(channel, first).on_batch(most, count, now)
-                for channel, first, most, count in rows
-            ],
-            np.int64,
-        )
-        return watermarks
+        marks = [self._generator(at, first).on_batch(most, count, now) for at, first, most, count in rows]
+        return np.array(marks, np.int64)
 
     def _generator(self, channel: int, before: int) -> WatermarkGenerator:
         generator = self._of_channels.get(channel)
@@ -467,7 +440,11 @@ class WatermarkState:
             rows = np.flatnonzero(timed & (inputs == number))
             input_.observe(channels[rows], max_timestamps[rows], counts[rows], now)
         self._combine()
-        if now is not None:  # last: a channel with rows in this micro-batch is not idle
+        return self._follow_clock(now, drained)
+
+    def _follow_clock(self, now: int | None, drained: bool = False) -> int:
+        """Mark inputs as idle, or advance them to the clock; last, since those with rows are not idle."""
+        if now is not None:
             for input_ in self._inputs:
                 input_.mark_idle(now, drained)
                 input_.follow_clock(now, drained)
@@ -495,11 +472,7 @@ class WatermarkState:
             if timed.any():
                 input_.observe(channels[timed], newest[timed], counts[timed], now)
                 self._combine()
-        if now is not None:
-            input_.mark_idle(now, drained=False)
-            input_.follow_clock(now, drained=False)
-            self._combine()
-        return self.watermark
+        return self._follow_clock(now)
 
     def _timely(self, observed: pa.Table, at: int | None) -> pa.Table:
         """Return what was observed of each channel, without the times that are too far ahead of the clock."""
@@ -534,10 +507,8 @@ class WatermarkState:
                 self.notices.add(f"{argument}: {notice}; it continues without the old channels")
 
     def _combine(self) -> None:
-        """Advance to the lowest watermark of the active inputs or, without any, to the highest of all.
-
-        A processor has no inputs: Spark tells it the watermark.
-        """
+        """Advance to the lowest watermark of the active inputs or, without any, to the highest of all."""
+        # A processor has no inputs: Spark tells it the watermark.
         valves = [input_.valve for input_ in self._inputs]
         active = [valve.watermark for valve in valves if valve.status is WatermarkStatus.ACTIVE]
         highest = max((valve.watermark for valve in valves), default=MIN_WATERMARK)
@@ -576,8 +547,7 @@ class WatermarkState:
     ) -> WatermarkState:
         """Return the state that `to_bytes` returned; raise ValueError for any other bytes.
 
-        The channels of a `stale` state may have had rows since: all of them count as active, and as having
-        caught up.
+        All channels of a `stale` state, which may have had rows since, count as active and as caught up.
         """
         clock = decode_clock(data)
         state = cls(strategies, columns)

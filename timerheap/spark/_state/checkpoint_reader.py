@@ -140,10 +140,7 @@ def _not_ours(path: str, why: str) -> ValueError:
 
 
 def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id: int | None) -> DataFrame:
-    """Return the chunks of an operator after a micro-batch: label, kind, id and text.
-
-    Raises TypeError or ValueError if the checkpoint does not have the state after this micro-batch.
-    """
+    """Return the chunks of an operator after a micro-batch that the checkpoint must have; see `Survey`."""
     _, partitions, first, last = operator
     batch = last if batch_id is None else integer("batch_id", batch_id)
     if not first <= batch <= last:
@@ -352,6 +349,7 @@ def _time(millis: int) -> datetime | None:
 
 
 _TIMERS = [KEYS, EVENT_TIMERS, PROCESSING_TIMERS, TIMER_NAMES]
+_EVENT_TIME = [("event_time", tables.TIMESTAMP)]
 _GROUPS = [
     pa.field("key_group", pa.int32()),
     pa.field("keys", pa.int64()),
@@ -465,11 +463,11 @@ class CheckpointState:
         """
         rows = self._survey.rows
         if rows is None:
-            return self._table(partial(tables.buffered_rows, []), [ROWS], self._with_keys(_event_time()))
+            return self._table(partial(tables.buffered_rows, []), [ROWS], self._with_keys(_EVENT_TIME))
         columns = {name: rows.field(name) for name in rows.names[:-2]}
         shown = row_columns(list(columns), self.key)
         fields = [columns[name].with_name(own) for name, own in shown.items()]
-        fields += _named(shown.values(), _event_time())
+        fields += _named(shown.values(), _EVENT_TIME)
         return self._table(partial(tables.buffered_rows, list(shown)), [ROWS], fields)
 
     def windows(self) -> DataFrame:
@@ -639,11 +637,9 @@ def _shown(survey: Survey) -> str:
 
 
 def row_columns(stored: Sequence[str], key: Sequence[str]) -> dict[str, str]:
-    """Return the names of the columns of waiting rows in tables, by their names in the checkpoint.
-
-    Expressions that arguments of the query have named are columns, too. Rows of two inputs have the `key`
-    columns, and a struct for each input.
-    """
+    """Return the names of the columns of waiting rows in tables, by their names in the checkpoint."""
+    # Expressions that arguments of the query have named are columns, too. Rows of two inputs have the `key`
+    # columns, and a struct for each input.
     hidden = {name: name for name in stored}
     if SIDES[0] in hidden:
         hidden |= {f"{KEY}{number}": name for number, name in enumerate(key)}
@@ -657,10 +653,6 @@ def _named(taken: Collection[str], own: Sequence[tuple[str, pa.DataType]]) -> li
     """Return the columns that timerheap adds and the key group, beside columns whose names are taken."""
     fields = [*own, ("key_group", pa.int32())]
     return [pa.field(added_name(name, taken), type_) for name, type_ in fields]
-
-
-def _event_time() -> list[tuple[str, pa.DataType]]:
-    return [("event_time", tables.TIMESTAMP)]
 
 
 def _accumulators(part: StoredPart) -> list[pa.Field]:

@@ -32,8 +32,8 @@ from timerheap.spark._state.state_tables import (
     Splits,
     Splitter,
     TableSplitter,
-    TimerTable,
     Ttl,
+    timer_entries,
 )
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.operator import Rehearsal
@@ -48,10 +48,7 @@ class _FromCheckpoint:
     state: CheckpointState
 
     def group(self, query: Query) -> KeyGroup:
-        """Return a key group of a new query with the keys and states of the checkpoint, but no contents.
-
-        Raises ValueError if the new query has other keys, timers or windows.
-        """
+        """Return a group with the keys and states of the checkpoint, without contents, if the query fits."""
         group = KeyGroup(query.layout)
         for kind, name, schema in self.state._survey.parts:
             if kind in OWN:
@@ -87,10 +84,7 @@ class _FromTables:
     def partitions(
         self, query: Query, letters: Mail, rehearsal: Rehearsal, group: KeyGroup | None
     ) -> GroupedData:
-        """Return tables split by the key groups of a new query, grouped as its packed rows are.
-
-        Raises ValueError if a table does not fit.
-        """
+        """Return tables split by the key groups of a new query, grouped as its packed rows are."""
         assert group is not None
         return _split_tables(self.initial, query, self.spark, rehearsal, group)
 
@@ -149,7 +143,7 @@ def _split_tables(
         parts.append(split(argument, df, {VALUE: value}, table))
     if initial.timers is not None:
         columns = dict(zip(TIMER, _timer_columns(query, initial.timers), strict=True))
-        parts.append(split("timers", initial.timers, columns, TimerTable()))
+        parts.append(split("timers", initial.timers, columns, timer_entries))
     if initial.buffered_rows is not None:
         if query.order != "event_time" or query.event_time is None:
             raise ValueError('buffered_rows must be None unless order is "event_time", got a DataFrame')

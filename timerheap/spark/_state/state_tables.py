@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -273,10 +273,8 @@ class Entries(NamedTuple):
     at: np.ndarray
 
 
-class Splits(Protocol):
-    """Makes rows of chunks from the rows of a table, given the hashes of their keys."""
-
-    def __call__(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Iterator[Entries]: ...
+Splits = Callable[[pa.RecordBatch, np.ndarray], Iterator[Entries]]
+"""Makes rows of chunks from the rows of a table, given the hashes of their keys."""
 
 
 class Ttl(NamedTuple):
@@ -357,17 +355,14 @@ def _entries(contents: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays([contents.keys, contents.items], ["key", "value"])
 
 
-@dataclass(frozen=True)
-class TimerTable:
-    """Timers in the columns `TIMER`."""
-
-    def __call__(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Iterator[Entries]:
-        times, event_time, names = (rows.column(name) for name in TIMER)
-        whole = named_timers(times, pa.array(hashes), names.cast(pa.string()))
-        event_time = event_time.to_numpy(zero_copy_only=False)
-        for kind, mine in ((PROCESSING_TIMERS, ~event_time), (EVENT_TIMERS, event_time)):
-            at = np.flatnonzero(mine)
-            yield Entries(kind, "", whole.take(pa.array(at)), 1, at)
+def timer_entries(rows: pa.RecordBatch, hashes: np.ndarray) -> Iterator[Entries]:
+    """Yield the timers in the columns `TIMER`."""
+    times, event_time, names = (rows.column(name) for name in TIMER)
+    whole = named_timers(times, pa.array(hashes), names.cast(pa.string()))
+    event_time = event_time.to_numpy(zero_copy_only=False)
+    for kind, mine in ((PROCESSING_TIMERS, ~event_time), (EVENT_TIMERS, event_time)):
+        at = np.flatnonzero(mine)
+        yield Entries(kind, "", whole.take(pa.array(at)), 1, at)
 
 
 @dataclass(frozen=True)

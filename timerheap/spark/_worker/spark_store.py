@@ -114,10 +114,7 @@ class SparkStore:
         return 0, "", b""
 
     def settle(self) -> None:
-        """Wait for the answers to all calls; raise an error if one has failed.
-
-        It must be called before Spark's own code continues.
-        """
+        """Wait for all answers, before Spark's own code goes on; raise an error if a call has failed."""
         while self._unanswered:
             label = self._unanswered.popleft()
             status, message, answer = self._receive()
@@ -177,11 +174,10 @@ class SparkStore:
         self._send(self._handle.deleteTimer, timestamp)
 
     def keep_timer(self, current: int | None, wanted: int | None, over: int) -> int | None:
-        """Keep one timer of the selected group, at `wanted` or before it; return what the group has now.
-
-        A timer that is too early stays: the wanted time often moves on in each micro-batch, and a call too
-        many changes nothing. Timers up to `over` have fired or fire in this micro-batch; Spark deletes those.
-        """
+        """Keep one timer of the selected group, at `wanted` or before it; return what the group has now."""
+        # A timer that is too early stays: the wanted time often moves on in each micro-batch, and a call too
+        # many changes nothing. Timers up to `over` have fired or fire in this micro-batch; Spark deletes
+        # those.
         if current is not None and current <= over:
             current = None
         if current is not None and wanted is not None and wanted >= current:
@@ -230,10 +226,8 @@ class SparkStore:
 
 
 def _remove_path(connection: object) -> None:
-    """Remove the path of a Unix socket that Spark has made for this connection alone.
-
-    Then nobody else finds it, and it is not left behind by an executor that is killed.
-    """
+    """Remove the path of a Unix socket that Spark has made for this connection alone."""
+    # Then nobody else finds it, and it is not left behind by an executor that is killed.
     if isinstance(connection, socket.socket):
         with suppress(OSError):
             path = connection.getpeername()

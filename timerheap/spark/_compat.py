@@ -222,11 +222,9 @@ def without_globs(path: str) -> str:
 
 
 def state_path(spark: SparkSession, path: str) -> str:
-    """Return a path of a checkpoint for Spark's reader of states, which escapes it as a URI once too often.
-
-    A local path with a space, for instance, is behind a link in the temporary directory, which is removed
-    when this process ends. Raises ValueError for such a path on another file system.
-    """
+    """Return a path of a checkpoint for Spark's reader of states, which escapes it as a URI once too many."""
+    # A local path with a space, for instance, is behind a link in the temporary directory, which is removed
+    # when this process ends. Raises ValueError for such a path on another file system.
     found = hadoop_path(spark, path)
     files = hadoop_files(spark, found)
     found = files.makeQualified(found)

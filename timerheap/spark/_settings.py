@@ -231,10 +231,8 @@ def batch_bytes(spark: SparkSession) -> int:
 
 
 def is_set(spark: SparkSession, name: str, *unknown: str) -> bool:
-    """Return whether a setting is true; `unknown` is for one that Spark may not know.
-
-    A default that is passed to Spark replaces Spark's own default also for a setting that it knows.
-    """
+    """Return whether a setting is true; `unknown` is for one that Spark may not know."""
+    # A default that is passed to Spark replaces Spark's own default also for a setting that it knows.
     return str(spark.conf.get(name, *unknown)).lower() == "true"
 
 

@@ -60,11 +60,9 @@ class Placement(NamedTuple):
 
     @classmethod
     def running(cls, max_parallelism: int | None) -> Placement:
-        """Return the placement in the task that is running.
-
-        Only the properties of a task tell: a checkpoint keeps the number of partitions, whatever the session
-        says, and behind a union the id of a task's partition counts the partitions of all inputs.
-        """
+        """Return the placement in the task that is running."""
+        # Only the properties of a task tell: a checkpoint keeps the number of partitions, whatever the
+        # session says, and behind a union the id of a task's partition counts the partitions of all inputs.
         task = TaskContext.get()
         found = (task.getLocalProperty(name) for name in _PARTITIONS) if task is not None else ()
         return cls.of(max_parallelism, int(next(filter(None, found), DEFAULT_PARTITIONS)))

@@ -120,10 +120,7 @@ class Tiers:
         return 0 < changed >= live or stored > self._growth * live + _SLACK
 
     def merge_from(self, sizes: list[int]) -> int:
-        """Return the first segment of those to merge into the last one; the last one if there are none.
-
-        The sizes are those of the segments, the oldest first.
-        """
+        """Return the first of the segments, the oldest first, to merge into the last one, or that one."""
         sizes = list(sizes)
         while (start := self._full_level(sizes)) < len(sizes) - 1:
             sizes[start:] = [sum(sizes[start:])]  # which may complete the next level
@@ -747,9 +744,6 @@ def _array(type_: pa.DataType, n: int, buffers: Iterator[pa.Buffer | None]) -> p
 
 
 def pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Split `batch` into pieces of about 1 MiB, so that the size of a chunk does not grow with the state.
-
-    The pieces have the given schema. `batch` may have 64-bit offsets (`timerheap.spark._arrow`).
-    """
+    """Yield pieces of `batch`, of the schema and about 1 MiB, so that chunks do not grow with the state."""
     for start, stop in fitting(batch, _TARGET_BYTES, 2 * _TARGET_BYTES):
         yield narrow(batch.slice(start, stop - start), schema)

@@ -442,10 +442,7 @@ class Column:
         return _with_maps(self._layout.array().take(places), self.type)
 
     def slice(self, start: int, stop: int) -> pa.Array:
-        """Return the values from `start` up to but not including `stop`; valid until the next change.
-
-        Copies nothing, except in a column that has maps.
-        """
+        """Return the values [start, stop), copied only if there are maps; valid until the next change."""
         if start >= stop:
             return pa.array([], self.type)
         array = self._layout.array().slice(start, stop - start)
@@ -489,11 +486,9 @@ def _with_maps(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 @cache
 def row_class(names: tuple[str, ...]) -> type[Row]:
-    """Return the class of rows with these fields, a ``Row`` like any other but for the time of an access.
-
-    ``Row`` is Python code that searches the names at each access, which takes longer than everything else
-    that is done for a row. A row that is pickled becomes a plain ``Row``.
-    """
+    """Return the class of rows with these fields, a ``Row`` like any other but for the time of an access."""
+    # Row is Python code that searches the names at each access, which takes longer than everything else
+    # that is done for a row. A row that is pickled becomes a plain Row.
     places = {name: names.index(name) for name in names}
     attributes = {name for name in names if not hasattr(Row, name) and not name.startswith("__")}
     members: dict[str, Any] = {name: RowField(places[name]) for name in attributes}
@@ -623,11 +618,9 @@ class Slab:
                 self._free.append(places)
 
     def sparse(self, live: int) -> bool:
-        """Return whether so much is dead that a compaction pays, if `live` values are not.
-
-        Values may differ in size, and a compaction copies what is live. So it has to wait until as many bytes
-        have been appended as the last one kept, or as many values have been dropped as are left.
-        """
+        """Return whether so much is dead that a compaction pays, if `live` values are not."""
+        # Values may differ in size, and a compaction copies what is live. So it has to wait until as many
+        # bytes have been appended as the last one kept, or as many values have been dropped as are left.
         dead, nbytes = len(self._column) - live, self._column.nbytes()
         if nbytes <= _SMALL:
             return False

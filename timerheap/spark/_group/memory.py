@@ -294,10 +294,7 @@ class LiveFile:
 
     @classmethod
     def lock(cls, path: str) -> LiveFile | None:
-        """Open a released file and lock it; return None if there is none, or if it is in use.
-
-        Before it can be used, `read_head` must have been called.
-        """
+        """Open and lock a released file, before `read_head`; return None if there is none or it is in use."""
         try:
             fd = os.open(path, _OPEN)
         except FileNotFoundError:
@@ -385,11 +382,9 @@ class LiveFile:
         self._locked = False
 
     def relock(self, path: str) -> bool:
-        """Lock the file again after it was released, if it is now at `path` and nobody else has it.
-
-        Returns False if the file does not have the label, or is shorter than the mapping: the first use of a
-        page beyond its end would end this process (SIGBUS).
-        """
+        """Lock the file again after it was released, if it is now at `path` and nobody else has it."""
+        # Returns False if the file does not have the label, or is shorter than the mapping: the first use of
+        # a page beyond its end would end this process (SIGBUS).
         try:
             found, mine = os.stat(path, follow_symlinks=False), os.fstat(self._fd)
             if self._locked or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino):
@@ -460,11 +455,9 @@ class LiveFile:
         return True
 
     def _reserve(self, nbytes: int) -> None:
-        """Add at least `nbytes` at the end of the file; raise OSError if that is impossible.
-
-        The mapping grows in larger steps than the reserved space, since each holds a file descriptor as long
-        as a block in it is in use.
-        """
+        """Add at least `nbytes` at the end of the file; raise OSError if that is impossible."""
+        # The mapping grows in larger steps than the reserved space, since each holds a file descriptor as
+        # long as a block in it is in use.
         end = _rounded(self._end + max(nbytes, self._end // 4, _LEAST), _PAGE)
         if end > len(self._map):
             try:

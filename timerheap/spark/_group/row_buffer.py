@@ -129,10 +129,8 @@ class RowBuffer:
         return self._heap.key_hashes
 
     def count_losses(self) -> int:
-        """Return how many rows were released that had waited.
-
-        The key of another row is new, which counts, or was held by something else.
-        """
+        """Return how many rows were released that had waited."""
+        # The key of another row is new, which counts, or was held by something else.
         return self._losses
 
     def waiting(self) -> KeyedRows:
@@ -257,10 +255,8 @@ class RowBuffer:
         self._replayed.append(batch)
 
     def loaded(self, watermark: int) -> bool:
-        """Buffer the replayed rows, once all chunks have been replayed; return whether their types changed.
-
-        Rows up to `watermark` were released before the save. Only the others must fit the query.
-        """
+        """Buffer the rows, once all chunks have been replayed; return whether their types have changed."""
+        # Rows up to `watermark` were released before the save. Only the others must fit the query.
         self._released = watermark
         replayed, self._replayed = self._replayed, []
         count = sum(

@@ -189,10 +189,7 @@ def expect_event_time(
 def row_order(
     order: object, df: DataFrame, event_time: str | None, *strategies: WatermarkStrategy
 ) -> RowOrder:
-    """Return the order in which rows reach the function; None is by event time where rows have one.
-
-    `strategies` are those of all inputs.
-    """
+    """Return the order in which rows reach the function; None is by event time where rows have one."""
     if order not in (None, "event_time", "arrival"):
         raise ValueError(f'order must be "event_time" or "arrival", got {order!r}')
     if order == "arrival" or (order is None and event_time is None):
@@ -422,10 +419,8 @@ class Columns:
         return map_batches(self.df, AssignedTimes(assigner, self.df.schema), timed)
 
     def event_time(self, argument: str, column: Any) -> Any:
-        """Return the name of the event-time column, by default of the one that ``withWatermark`` names.
-
-        Spark forgets ``withWatermark`` on a batch DataFrame.
-        """
+        """Return the name of the event-time column, by default of the one that ``withWatermark`` names."""
+        # Spark forgets withWatermark on a batch DataFrame.
         if column is not None:
             return self.one(argument, column)
         marked = [
@@ -487,10 +482,8 @@ def assigns_time(watermark: object) -> bool:
 
 
 def map_batches(df: DataFrame, stage: Stage, result: StructType | str) -> DataFrame:
-    """Return what a stage makes of the rows of `df`, whose columns may have any names.
-
-    ``mapInArrow`` takes no dots in the names of its input, so Spark passes numbered columns.
-    """
+    """Return what a stage makes of the rows of `df`, whose columns may have any names."""
+    # mapInArrow takes no dots in the names of its input, so Spark passes numbered columns.
     names = df.columns
     numbered = df.toDF(*(f"c{i}" for i in range(len(names))))
     return numbered.mapInArrow(
@@ -677,10 +670,7 @@ def two_inputs(
     order: object = None,
     late: object = None,
 ) -> tuple[Input, Input]:
-    """Return two inputs, checked; what a `RightInput` leaves out is that of the left.
-
-    left, right: DataFrames, perhaps grouped, or a `RightInput`
-    """
+    """Return two inputs, checked; what a `RightInput` leaves out is that of the left."""
     other = right if isinstance(right, RightInput) else RightInput(right)
     left_rows, left_by = ungrouped("left", left, "key", key)
     right_rows, right_by = ungrouped("right", other.rows, "right.key", other.key)

@@ -38,10 +38,7 @@ NULL_MARK = 0x6E756C6C << 32  # counts up for each key column; unlikely to be a 
 
 
 def marked(input: Input, *others: Input) -> DataFrame:
-    """Return the rows of `input` with the columns that the query needs, computed in the JVM.
-
-    *others: the other inputs of the query; a column that one input needs is added to all
-    """
+    """Return the rows of `input` with the columns that it or one of `others` needs, computed in the JVM."""
     df, inputs = input.df, [input, *others]
     marks: dict[str, Column] = {}
     if any(one.channel is not None for one in inputs):
@@ -98,10 +95,8 @@ def naive_millis(column: Column) -> Column:
 
 
 def _key_hash(key: list[str]) -> Column:
-    """Hash keys with Spark's xxhash64, which skips nulls, and a mark for each null among several columns.
-
-    Without the marks (null, 'a') and ('a', null) would have the same hash.
-    """
+    """Hash keys with Spark's xxhash64, which skips nulls, and a mark for each null among several columns."""
+    # Without the marks (null, 'a') and ('a', null) would have the same hash.
     if len(key) == 1:
         return F.xxhash64(quoted(key[0]))
     parts = []
@@ -174,10 +169,8 @@ def build(
 
 
 def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | None = None) -> GroupedData:
-    """Return the rows of a query, with their marks, in one blob for each task and partition, by partition.
-
-    Those of `broadcast` are in blobs for all partitions. In a batch the column `AT` is beside each blob.
-    """
+    """Return the rows of a query, with their marks, in one blob for each task and partition, by partition."""
+    # Those of `broadcast` are in blobs for all partitions. In a batch the column `AT` is beside each blob.
     event_time = query.event_time
     times = () if event_time is None else query.times or (TimeColumn("event_time", event_time, "df"),)
     packer = Packer(

@@ -79,11 +79,10 @@ def output_type(result: StructType, flat: bool = False) -> StructType:
 
 
 def observed(output: DataFrame, df: DataFrame, has_own: bool = False) -> DataFrame:
-    """Return the results in the output of an operator, whose input is `df`, and observe its metrics.
-
-    They are a map, "metrics". If its function `has_own`, these are two more, "counters" and "distributions".
-    On Spark Connect nothing is observed: two operators of one name could not be told apart there.
-    """
+    """Return the results in the output of an operator, whose input is `df`, and observe its metrics."""
+    # They are a map, "metrics". If its function `has_own`, these are two more, "counters" and
+    # "distributions". On Spark Connect nothing is observed: two operators of one name could not be told apart
+    # there.
     if on_connect(df.sparkSession):
         return _results(output)
     own = [_merged(kind).alias(kind) for kind in ("counters", "distributions") if has_own]
@@ -92,11 +91,9 @@ def observed(output: DataFrame, df: DataFrame, has_own: bool = False) -> DataFra
 
 
 def _merged(*kinds: str) -> Column:
-    """Return the aggregate of objects in the metrics of tasks: one map.
-
-    Spark generates code for the aggregates of other functions anew in each task, 0.3 ms of CPU for each of 20
-    numbers. It does not for ``collect_list``, and merges on the driver what that has collected.
-    """
+    """Return the aggregate of objects in the metrics of tasks: one map."""
+    # Spark generates code for the aggregates of other functions anew in each task, 0.3 ms of CPU for each of
+    # 20 numbers. It does not for collect_list, and merges on the driver what that has collected.
     type_ = ", ".join(f"{kind} map<string, {_VALUES.get(kind, 'bigint')}>" for kind in kinds)
 
     def merged(kind: str, so_far: Column, one: Column) -> Column:
@@ -133,11 +130,9 @@ def _is_of_operator(node: Any) -> bool:
 
 
 def _repeatable(observed: DataFrame) -> DataFrame:
-    """Return a DataFrame of ``observe()`` that may stand twice in a query.
-
-    Spark refuses two metrics of one name, as in the union of the results of two operators, unless they belong
-    to one DataFrame. The progress then has the metrics of one of them; see `with_name`.
-    """
+    """Return a DataFrame of ``observe()`` that may stand twice in a query."""
+    # Spark refuses two metrics of one name, as in the union of the results of two operators, unless they
+    # belong to one DataFrame. The progress then has the metrics of one of them; see `with_name`.
     node = logical_plan(observed)
     node = node.copy(node.name(), node.metrics(), node.child(), _DATAFRAME)
     return of_plan(observed.sparkSession, node)
@@ -383,11 +378,10 @@ def mail(spark: SparkSession) -> Mail:
 
 
 def _look(session: str, look: Look, run: QueryRun) -> None:
-    """Do what a task asks for, in the thread in which PySpark adds to accumulators.
-
-    An error there would end the connection through which all other tasks report, so none may pass. Most come
-    from a query that ends meanwhile; of one that goes on, the log has to tell that it has not been checked.
-    """
+    """Do what a task asks for, in the thread in which PySpark adds to accumulators."""
+    # An error there would end the connection through which all other tasks report, so none may pass. Most
+    # come from a query that ends meanwhile; of one that goes on, the log has to tell that it has not been
+    # checked.
     spark = _sessions.get(session)
     if spark is None:
         return
@@ -401,10 +395,8 @@ def _look(session: str, look: Look, run: QueryRun) -> None:
 
 
 def _warn_if_endless(spark: SparkSession, run: QueryRun, execution: Any) -> None:
-    """Log a warning if ``availableNow`` will not end a run with processing time, or before the clock is read.
-
-    Only a running query knows its trigger.
-    """
+    """Warn if ``availableNow`` will not end a run with processing time, or before the clock is read."""
+    # Only a running query knows its trigger.
     conf = execution.sparkSessionForStream().conf()
     if execution.trigger().toString() != "AvailableNowTrigger" or conf.contains(DRAINED):
         return

@@ -316,10 +316,8 @@ def process_two(
 
 
 def columns_of_two(one: Input, two: Input) -> dict[str, Any]:
-    """Return the columns that rows of both inputs have, as fields of a `Query`.
-
-    The rows have the key, the event time, the ties, the number of their input, and a struct for each input.
-    """
+    """Return the columns that rows of both inputs have, as fields of a `Query`."""
+    # The rows have the key, the event time, the ties, the number of their input, and a struct for each input.
     times = [one.event_time] if one.event_time is not None else []
     keys = [f"{KEY}{number}" for number in range(len(one.key))]
     ties = tuple(computed_name(number, shown_name(name)) for number, name in enumerate(one.ties))

@@ -177,11 +177,9 @@ class ProcessorRunner:
         current.current_key = None
 
     def fire(self, groups: list[BoundGroup], time: int) -> None:
-        """Call ``handleExpiredTimer`` for the timers that are due now, in their order, then remove them.
-
-        A timer that a call registers waits for the next micro-batch, even if it is due; one that a call
-        deletes fires all the same.
-        """
+        """Call ``handleExpiredTimer`` for the timers that are due now, in their order, then remove them."""
+        # A timer that a call registers waits for the next micro-batch, even if it is due; one that a call
+        # deletes fires all the same.
         self._handle.stage = "DATA_PROCESSED"
         handle, times, emit = self._processor.handleExpiredTimer, self._times, self._records.emit
         scope, current = self._scope, self._scope.keys
@@ -316,10 +314,7 @@ class ProcessorPartition(Partition):
         return self._run(partition, unpack(self._query, packed)[0], partition)
 
     def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:
-        """Fire the due timers in the partition of a key group whose Spark timer has fired.
-
-        fired: the timestamp of that timer, which Spark removes afterwards
-        """
+        """Fire the due timers in the partition of the key group."""
         partition = key_group % self._placement.partitions
         if partition not in self._done:
             return self._run(partition, [], key_group, fired)
@@ -440,11 +435,9 @@ class ProcessorPartition(Partition):
         self._groups.save(label, group, stored, clock.to_bytes(), whole=whole)
 
     def _set_wake_up(self, bound: BoundGroup, firing: int | None, first: bool) -> None:
-        """Keep one Spark timer at the next timer of the group, or before it.
-
-        A timer that is due already waits for the next micro-batch. In the row phase, Spark's timer for it
-        would fire immediately: `wake_up` then sets it again.
-        """
+        """Keep one Spark timer at the next timer of the group, or before it."""
+        # A timer that is due already waits for the next micro-batch. In the row phase, Spark's timer for it
+        # would fire immediately: `wake_up` then sets it again.
         now, group = self._spark_now, bound.group
         wanted = group.next_due(self._query.time_mode == "EventTime")
         if wanted is not None and wanted <= self._now:

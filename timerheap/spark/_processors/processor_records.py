@@ -160,11 +160,9 @@ class FrameRecords:
             self._output.batch(batch, "the processor")
 
     def _batches(self, pending: list[list[Any]]) -> list[pa.RecordBatch]:
-        """Return what Spark makes of these frames, which it converts one by one.
-
-        They are joined where each value becomes one of its column's type by itself. Elsewhere one type would
-        be inferred for the values of all frames; and an error is to be that of its frame.
-        """
+        """Return what Spark makes of these frames, which it converts one by one."""
+        # They are joined where each value becomes one of its column's type by itself. Elsewhere one type
+        # would be inferred for the values of all frames; and an error is to be that of its frame.
         if len(pending) > 1:
             with suppress(Exception):
                 return [self._batch([_joined(parts) for parts in zip(*pending, strict=True)], infer=False)]

@@ -183,10 +183,8 @@ def _same(value: Any) -> Any:
 
 
 def _coercer(name: str, type_: T.DataType, nullable: bool) -> Convert:
-    """Return the function that makes what is kept of a value in Spark's internal form.
-
-    A null that the named place forbids becomes zero, or is an error, as in the JVM.
-    """
+    """Return the function that makes what is kept of a value in Spark's internal form."""
+    # A null that the named place forbids becomes zero, or is an error, as in the JVM.
     convert, zero = _converter(type_), _ZEROS.get(type(type_))
     default = None if zero is None or nullable else convert(zero)
 

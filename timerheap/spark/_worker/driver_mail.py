@@ -126,10 +126,8 @@ class Mail:
             self._send("", counts)
 
     def tell(self, look: Look) -> None:
-        """Have the driver look at the run of this task.
-
-        The first task of a stage tells for all.
-        """
+        """Have the driver look at the run of this task."""
+        # The first task of a stage tells for all.
         task = TaskContext.get()
         if task is None or task.partitionId() > 0:
             return

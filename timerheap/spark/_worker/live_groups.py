@@ -186,11 +186,9 @@ class LiveGroups:
         whole: bool = False,
         writes_clock: bool = True,
     ) -> None:
-        """Save the changes of the current key group, or the whole, and its clock, and keep it live.
-
-        In a renewal it is written without anything that has been removed, and not kept, since its memory has
-        what was removed.
-        """
+        """Save the changes of the current key group, or the whole, and its clock, and keep it live."""
+        # In a renewal it is written without anything that has been removed, and not kept, since its memory
+        # has what was removed.
         file, manifest = group.memory, stored.manifest
         renewal = manifest.renews(self._batch)
         group.forget_dead_keys(always=renewal)
@@ -357,10 +355,8 @@ class LiveStore:
             file.give_up(e)
 
     def sweep(self) -> None:
-        """Remove the files of dead workers and executors, and of other queries that are idle for an hour.
-
-        Costs one look into a few directories. Other files of the query are remembered for `take`.
-        """
+        """Remove the files of dead workers and executors, and of other queries that are idle for an hour."""
+        # Costs one look into a few directories. Other files of the query are remembered for `take`.
         self._found = {}
         for home in self._homes:
             if is_private(home):

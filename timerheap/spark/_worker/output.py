@@ -33,10 +33,7 @@ _MOST = 1 << 16  # rows that become columns at once, which take far less memory
 
 
 def column_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Build a column of shape (n,) from values; raise ValueError if one does not pass `checker`.
-
-    The column has 64-bit offsets (`timerheap.spark._arrow`).
-    """
+    """Build a column with 64-bit offsets from values; raise ValueError if one does not pass `checker`."""
     # Where all values have the class that Arrow expects, its own checks are enough; `checker` words errors.
     if set(map(type, values)) <= {exact_class(type_)[0], type(None)}:
         with suppress(pa.ArrowException, OverflowError):
@@ -209,10 +206,8 @@ def undeclared(tag: OutputTag) -> str:
 
 
 def result_frames(results: pa.Table, metrics: pa.Array | None = None) -> Iterator[pd.DataFrame]:
-    """Yield DataFrames of the columns `RESULTS` and `METRICS`, which is set in the last row if it is passed.
-
-    Observing the metrics has a cost for each row that passes, so a row has many results.
-    """
+    """Yield DataFrames of the columns `RESULTS` and `METRICS`, which is set in the last row if passed."""
+    # Observing the metrics has a cost for each row that passes, so a row has many results.
     *before, last = [_arrays(batch) for batch in results.to_batches()] or [pa.nulls(1)]
     for arrays in before:
         yield _frame([arrays, pa.nulls(len(arrays))])
@@ -221,10 +216,8 @@ def result_frames(results: pa.Table, metrics: pa.Array | None = None) -> Iterato
 
 
 def flat_frames(results: pa.Table, metrics: pa.Array) -> Iterator[pd.DataFrame]:
-    """Yield DataFrames of the columns of results and `METRICS`, which is set in the last row only.
-
-    In that row the other columns are null, also those that must not be null in results.
-    """
+    """Yield DataFrames of the columns of results and `METRICS`, which is set in the last row only."""
+    # In that row the other columns are null, also those that must not be null in results.
     for batch in results.to_batches():
         yield _frame([*batch.columns, pa.nulls(batch.num_rows)])
     yield _frame([*(pa.nulls(1, type_) for type_ in results.schema.types), metrics])

@@ -117,10 +117,8 @@ class TaskMetrics:
         self.add(**manifest.standing._asdict(), state_bytes=nbytes, largest_group_bytes=nbytes, groups=1)
 
     def take(self, metrics: Metrics | None = None) -> pa.Array:
-        """Return the values so far, with those of the metrics of a function, and begin anew.
-
-        The driver merges the JSON object (shape (1,)) by the names in it: "sum", "min", "max" and so on.
-        """
+        """Return the values so far, with those of the metrics of a function, and begin anew."""
+        # The driver merges the JSON object (shape (1,)) by the names in it: "sum", "min", "max" and so on.
         values, self._values = self._values, {}
         objects: dict[str, dict[str, Any]] = {combine: {} for combine in _COMBINE}
         for metric in TASK_METRICS:
@@ -294,10 +292,7 @@ def run_key_group(
     output: ResultBuffer,
     broadcast: pa.Table | None = None,
 ) -> None:
-    """Run one key group in one micro-batch: rows, then the watermark, then the clock.
-
-    Rows that go to every key group come first.
-    """
+    """Run one key group in one micro-batch: `broadcast` rows, its rows, the watermark, then the clock."""
     before = group.watermark
     runner.begin(group, now, output)
     if broadcast is not None:
@@ -370,10 +365,7 @@ class Partition(TaskPartition):
     def _restored(
         self, initial: Mapping[str, Iterable[Any]]
     ) -> Iterator[tuple[int, KeyGroup, Stored, bytes | None]]:
-        """Yield the key groups that state to start from belongs to, with it, and its clock if it has one.
-
-        `initial` are the columns of `timerheap.spark._state.state_tables.INITIAL`.
-        """
+        """Yield the key groups that state to start from belongs to, with it, and its clock if it has one."""
         by_group: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
         columns = (initial[name] for name in ("key_group", "clock", "contents"))
         for key_group, data, contents in zip(*columns, strict=True):
@@ -428,10 +420,8 @@ class GroupwisePartition(Partition):
         self._runner.close()
 
     def run(self, partition: int, packed: list[tuple[int, bytes]]) -> Iterator[pd.DataFrame]:
-        """Run the key groups of a partition.
-
-        Many results are sent before the next group runs, so that Spark writes them meanwhile.
-        """
+        """Run the key groups of a partition."""
+        # Many results are sent before the next group runs, so that Spark writes them meanwhile.
         parts, observed = unpack(self._query, packed)
         rules = self._query.broadcast
         broadcast = None if rules is None else broadcast_rows(rules, packed)
@@ -509,10 +499,8 @@ class GroupwisePartition(Partition):
                 self._metrics.add_group(manifest)
 
     def _clock_for(self, key_group: int, manifest: Manifest, observed: pa.Table) -> _Clock:
-        """Return the clock after this micro-batch, given the group that runs now: that of the first group.
-
-        A group that has been in another partition may have a higher watermark.
-        """
+        """Return the clock after this micro-batch, given the group that runs now: that of the first group."""
+        # A group that has been in another partition may have a higher watermark.
         if self._shared is None:
             if not self._is_first(key_group):
                 self._store.select(label_of(key_group % self._placement.partitions))
@@ -538,11 +526,9 @@ class GroupwisePartition(Partition):
         return WatermarkState(query.watermarks, query.channels)  # of new groups
 
     def _set_wake_up(self, key_group: int, group: KeyGroup, clock: _Clock) -> None:
-        """Keep one Spark timer after now, at the time when the group has to run, or before it.
-
-        The first group of a partition runs in every micro-batch, so that the metrics are those of all groups.
-        Spark would drop a timer for the time that is firing.
-        """
+        """Keep one Spark timer after now, at the time when the group has to run, or before it."""
+        # The first group of a partition runs in every micro-batch, so that the metrics are those of all
+        # groups. Spark would drop a timer for the time that is firing.
         now = self._now
         if now is None:
             return

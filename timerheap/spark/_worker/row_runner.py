@@ -270,11 +270,9 @@ class RowRunner(Runner):
             table.announce(ids)
 
     def _find_key(self, id_: int, timestamp: int) -> Any:
-        """Return the key of a timer that fires, and keep those of timers that fire next.
-
-        A lookup of one key costs as much as one of many. The keys of the rows are kept only if that does not
-        suffice, as when rows register timers that fire in the same micro-batch.
-        """
+        """Return the key of a timer that fires, and keep those of timers that fire next."""
+        # A lookup of one key costs as much as one of many. The keys of the rows are kept only if that does
+        # not suffice, as when rows register timers that fire in the same micro-batch.
         if self._looked_up:
             for ids, rows in self._rows:
                 self._seen.add(ids, rows)

@@ -384,11 +384,9 @@ class FunctionWork(KeyedWork):
     def rehearse(
         self, query: Query, max_parallelism: int, group: KeyGroup | None, streaming: bool
     ) -> Rehearsal:
-        """Open and close a copy of the function.
-
-        What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a
-        note that says where it happened.
-        """
+        """Open and close a copy of the function."""
+        # What open sets on the copy does not reach the workers. An exception is raised unchanged, with a
+        # note that says where it happened.
         context = self.context_class(NativeKey(), max_parallelism)
         copy = cast(Function, loads(dumps(self.function)))  # type: ignore[no-untyped-call]
         try:

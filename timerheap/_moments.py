@@ -17,12 +17,9 @@ OUT_OF_RANGE = OverflowError, ValueError, OSError
 
 
 def local_time(moment: int | datetime.datetime) -> datetime.datetime:
-    """Return a moment, epoch microseconds or a datetime with a zone, in local time, without a zone.
-
-    As in PySpark. In the hour that is repeated when clocks go back, ``fold`` tells which one it is.
-
-    OverflowError: if the year there is not one from 1 to 9999
-    """
+    """Return a moment, epoch microseconds or a datetime with a zone, in local time, without a zone."""
+    # As in PySpark. In the hour that is repeated when clocks go back, fold tells which one it is.
+    # OverflowError: if the year there is not one from 1 to 9999
     micros = moment if isinstance(moment, int) else (moment - EPOCH) // _MICRO
     seconds, rest = divmod(micros, 1_000_000)
     try:
@@ -34,12 +31,8 @@ def local_time(moment: int | datetime.datetime) -> datetime.datetime:
 
 
 def moment_of(value: datetime.datetime) -> datetime.datetime:
-    """Return a datetime with a zone: UTC, or the local one if Python has the year only there.
-
-    A datetime without a zone is local time.
-
-    OverflowError: if Python has the year in neither
-    """
+    """Return a datetime with a zone: UTC, or the local one if Python has the year only there."""
+    # A datetime without a zone is local time. OverflowError: if Python has the year in neither
     with suppress(*OUT_OF_RANGE):
         return value.astimezone(datetime.UTC)
     if value.tzinfo is not None:

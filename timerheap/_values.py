@@ -49,13 +49,10 @@ _NUMPY_TIMES = (np.datetime64, np.timedelta64)
 
 
 def records(method: str, returned: object) -> Iterable[Any]:
-    """Return an iterable of the records that a method returned or yields; None stands for no records.
-
-    A single record raises TypeError, because iterating over it would produce its parts instead: the
-    characters of a string, the keys of a dict, the fields of a tuple or Row, or the columns of a table.
-
-    method: the name of the method, for the error
-    """
+    """Return an iterable of the records that a method returned or yields; None stands for no records."""
+    # A single record raises TypeError, because iterating over it would produce its parts instead: the
+    # characters of a string, the keys of a dict, the fields of a tuple or Row, or the columns of a table.
+    # method: the name of the method, for the error
     if type(returned) in _PLAIN:  # most are; the checks below take a microsecond
         return cast(Iterable[Any], returned)
     if returned is None or (isinstance(returned, tuple) and not returned):
@@ -226,11 +223,9 @@ def _with_positive_zeros(kept: Any) -> Any:
 
 
 def checker(type_: pa.DataType) -> Convert:
-    """Return the function that checks a value of `type_` and copies it into plain Python objects.
-
-    Nothing is coerced: a float does not become an int, nor an int a string. The function raises `Misfit` for
-    a value that does not fit; None fits. An int stands for a timestamp, in epoch ms.
-    """
+    """Return the function that checks a value of `type_` and copies it into plain Python objects."""
+    # Nothing is coerced: a float does not become an int, nor an int a string. The function raises `Misfit`
+    # for a value that does not fit; None fits. An int stands for a timestamp, in epoch ms.
     check = _checker(type_)
 
     def checked(value: Any) -> Any:
@@ -436,11 +431,9 @@ def _show(value: Any) -> str:
 def reader(
     type_: pa.DataType, row_class: RowClass, leaf: Callable[[pa.DataType], Convert | None] = lambda _: None
 ) -> Convert | None:
-    """Return the function that makes the user's value of a checked one, or None if they are the same object.
-
-    A struct becomes a row, a map a dict; every list, dict and row is the caller's own. `leaf` returns the
-    reader of another type.
-    """
+    """Return the function that makes the user's value of a checked one, or None if both are one object."""
+    # A struct becomes a row, a map a dict; every list, dict and row is the caller's own. `leaf` returns the
+    # reader of another type.
     import pyarrow.types as is_
 
     def inner(type_: pa.DataType) -> Convert:

@@ -84,10 +84,7 @@ cdef class _HeapMemory
 
 
 cdef class _Columns:
-    """The arguments of one bulk call: each is a column, or one value for all rows.
-
-    `heap` is the heap that the call may change, or None.
-    """
+    """The arguments of one bulk call, each a column or a value for all rows; `heap` is what it may change, or None."""
 
     cdef _HeapMemory heap
     cdef list owners

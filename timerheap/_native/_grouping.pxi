@@ -179,10 +179,7 @@ cdef class SliceGroups:
 @cython.final
 @cython.auto_pickle(False)
 cdef class PlaceNumbers:
-    """Numbers for keys that have a place in [0, places) each, in the order in which they occur.
-
-    It clears 4 bytes for each place.
-    """
+    """Numbers for keys that have a place in [0, places) each, as they occur; it clears 4 bytes for each place."""
 
     cdef cnp.ndarray number_of  # of each place, plus 1
     cdef size_t places
@@ -199,11 +196,9 @@ cdef class PlaceNumbers:
         return self.keys
 
     def number_many(self, places):
-        """Return the numbers of n keys, int64, and whether each had none, bool. O(n).
-
-        Of equal places, only the first can have had none. A ValueError is raised if a place is too large; those
-        before it may have got numbers.
-        """
+        """Return the numbers of n keys, int64, and whether each had none, bool. O(n)."""
+        # Of equal places, only the first can have had none. A ValueError is raised if a place is too large; those
+        # before it may have got numbers.
         cdef size_t n = len(places)
         cdef cnp.ndarray at = _column_of(places, "places", cnp.NPY_INT64, n)
         cdef cnp.ndarray numbers = _empty(n, cnp.NPY_INT64), added = _empty(n, cnp.NPY_BOOL)

@@ -111,10 +111,8 @@ cdef class _HeapMemory(_Borrower):
     # ---- on memory that is lent ----
 
     def _lend(self, memory):
-        """Let the heap, which must be empty, live in one block of `memory` from now on.
-
-        Views of its columns become stale when it moves to another block, and may then show other data of the memory.
-        """
+        """Let the heap, which must be empty, live in one block of `memory` from now on."""
+        # Views of its columns become stale when it moves to another block, and may then show other data of the memory.
         if self.h.len or self.memory is not None:
             raise ValueError(f"_lend() must be called once, on an empty heap, got {self!r}")
         self.memory = memory

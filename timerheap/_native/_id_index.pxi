@@ -47,11 +47,7 @@ cdef class IdIndex(_Borrower):
         return self.resize(max(cap, need))
 
     def reserve(self, n):
-        """Make room for `n` ids in all, so that the index does not grow before it holds more.
-
-        O(len) if the index moves to new memory. Removals release the room. The index is unchanged after a
-        MemoryError.
-        """
+        """Make room for `n` ids in all; removals release it. A MemoryError changes nothing. O(len) if it moves."""
         cdef int64_t cap = _int64(n, "n")
         if cap < 0:
             raise ValueError(f"n must not be negative, got {cap}")
@@ -118,10 +114,7 @@ cdef class IdIndex(_Borrower):
         return added
 
     def remove_many(self, ids):
-        """Remove n ids; return their values, int64, and which were present, bool. O(n) on average.
-
-        The value of an absent id is 0. Of equal ids, only the first can be present.
-        """
+        """Remove n ids; return their values, 0 if absent, and which were present, of equal ids the first. O(n)."""
         cdef _Columns rows = _Columns(None)
         cdef th_column id_ = rows.take(ids, "ids")
         cdef size_t n = rows.count()

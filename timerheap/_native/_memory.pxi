@@ -88,21 +88,17 @@ cdef inline uint8_t *_uint8s(cnp.ndarray array) noexcept:
 @cython.no_gc  # otherwise the array could be reached with gc.get_referents()
 @cython.auto_pickle(False)
 cdef class _Memory:
-    """Memory from NumPy, and the base of all its views.
-
-    It has no buffer, so NumPy cannot make the views writeable. If the array were the base, one call could.
-    """
+    """Memory from NumPy, and the base of all its views."""
+    # It has no buffer, so NumPy cannot make the views writeable. If the array were the base, one call could.
 
     cdef cnp.ndarray array
     cdef object block  # the Block of a Memory that has lent the array, or None
 
 
 cdef inline size_t _spare(size_t size) noexcept:
-    """Return how many bytes to allocate in addition to `size`, so that _start can align the memory.
-
-    It is aligned to a cache line or, from 4 MiB on, to a huge page, as requested by NumPy, which saves most of the page
-    faults of a new heap.
-    """
+    """Return how many bytes to allocate in addition to `size`, so that _start can align the memory."""
+    # It is aligned to a cache line or, from 4 MiB on, to a huge page, as requested by NumPy, which saves most of the
+    # page faults of a new heap.
     return _LINE if size < 2 * _HUGE_PAGE else _HUGE_PAGE
 
 

@@ -203,11 +203,9 @@ cdef class RowSource:
         return (<ColumnReader>source).get(row) if type(source) is ColumnReader else (<list?>source)[row]
 
     cdef tuple row(self, Py_ssize_t row, tuple spare=None):
-        """Return the row at a position, which must be less than n.
-
-        `spare` is a row that this method has returned, or None. If the caller has the only reference to it, and it
-        has the attributes that it was made with, it is filled again, which is faster than another object.
-        """
+        """Return the row at a position, which must be less than n."""
+        # `spare` is a row that this method has returned, or None. If the caller has the only reference to it, and it
+        # has the attributes that it was made with, it is filled again, which is faster than another object.
         cdef Py_ssize_t k, width = len(self.columns)
         cdef tuple values, arguments
         if spare is not None and self.is_as_made(spare):
@@ -444,11 +442,9 @@ cdef class RecordColumns:
         return [_ColumnWriter(format) if callable(format) else _ColumnWriter(*format) for format in self.formats]
 
     cpdef bint append(self, record) except -1:
-        """Append a record, and return whether it was.
-
-        It is not if it has another length, if there is no room, or if a value does not have exactly the class and
-        the range of its column. From then on no record is, until `take` is called, so that records stay in order.
-        """
+        """Append a record, and return whether it was."""
+        # It is not if it has another length, if there is no room, or if a value does not have exactly the class and the
+        # range of its column. From then on no record is, until `take` is called, so that records stay in order.
         cdef Py_ssize_t k = 0
         cdef int done
         cdef list writers
@@ -479,10 +475,8 @@ cdef class RecordColumns:
         return True
 
     def take(self):
-        """Remove all records, of which there must be some, and return their columns.
-
-        A column is its list, or Arrow's buffers as arrays: validity or None, offsets or None, and data.
-        """
+        """Remove all records, of which there must be some, and return their columns."""
+        # A column is its list, or Arrow's buffers as arrays: validity or None, offsets or None, and data.
         cdef size_t n = 0
         cdef list writers = None
         while self.writers is not writers or self.n != n:

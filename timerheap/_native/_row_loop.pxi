@@ -72,10 +72,7 @@ cdef class RowContext:
 @cython.nonecheck(True)
 @cython.auto_pickle(False)
 cdef class RowLoop:
-    """Calls a function with the rows and timers of one key group after the other.
-
-    `fired` is the number of timers that have fired so far.
-    """
+    """Calls a function with the rows and timers of one key group after the other; `fired` counts the timers so far."""
 
     cdef readonly int64_t fired
     cdef int64_t wait, latest, allowed
@@ -248,10 +245,8 @@ cdef class RowLoop:
         return 0
 
     cdef int repeat(self, int64_t timestamp, size_t pending) except -1:
-        """Count a firing that has registered a timer; raise if firings without end do not advance the time.
-
-        After the last row there is no end to advance to.
-        """
+        """Count a firing that has registered a timer; raise if firings without end do not advance the time."""
+        # After the last row there is no end to advance to.
         cdef RowContext context = self.context
         cdef bint ended = context.all_read()
         if timestamp > self.latest and not ended:

@@ -103,10 +103,8 @@ cdef class RowCells:
         return n
 
     def take(self):
-        """Return the ids of the keys whose values have changed since the last call, their values, and which have one.
-
-        The values are int64, of floats the bits; anything for a key without one.
-        """
+        """Return the ids of keys whose values have changed since the last call, the values, and which have one."""
+        # The values are int64, of floats the bits; anything for a key without one.
         cdef size_t n = SIZE_MAX, i
         cdef cnp.ndarray ids, bits, held
         while n != self.count_changed():

@@ -66,10 +66,7 @@ cdef class TimerChanges:
         return keys.number >= 0 and self.numbers is keys.numbers and <size_t>keys.number < self.latest_cap
 
     cdef Py_ssize_t make_room_for(self, CurrentKey keys) except -2:
-        """Make room for one change of the current key, for `push` or `remove`.
-
-        Returns its number, or -1 if its changes are not tracked.
-        """
+        """Make room for one change of the current key; return its number, or -1 if its changes are not tracked."""
         while self.n == self.cap or (keys.numbers.used and not self.tracks(keys)):
             self.make_room(1)
             if keys.numbers.used:
@@ -146,11 +143,9 @@ cdef class TimerChanges:
                        ns.data[<Py_ssize_t>i * ns.step])
 
     def take(self):
-        """Remove and return all changes but the timers that have fired: int64, shape (n, 4); and two numbers of those.
-
-        The first is the largest of their timestamps, or None: timers that are left up to it were pushed later. The
-        second is how many have fired whose key did not push another one right away.
-        """
+        """Remove and return all changes, int64, shape (n, 4), but the timers that have fired; of those two numbers."""
+        # The first is the largest of their timestamps, or None: timers that are left up to it were pushed later. The
+        # second is how many have fired whose key did not push another one right away.
         cdef size_t n
         cdef uint64_t version = self.version - 1
         while version != self.version:

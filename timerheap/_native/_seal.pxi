@@ -78,10 +78,7 @@ def seal(kind, *parts):
 
 
 def unseal(kind, data):
-    """Verify the result of `seal` and return its payload as a read-only view of `data`. O(size) for the checksum.
-
-    Raises ValueError if `data` was not written by `seal`, has another format version or kind, is truncated or damaged.
-    """
+    """Verify what `seal` has returned, and return its payload, a view; raise ValueError for other bytes. O(size)."""
     cdef int64_t number = _kind(kind)
     cdef th_xxh64 state
     view = _bytes_of(data, "data")
@@ -133,10 +130,8 @@ cdef extern from "Python.h":
 
 
 def to_text(data):
-    """Return bytes as ASCII text, for a channel that passes text faster than bytes.
-
-    It is a seventh longer than `data`, and has control characters. O(size), about 0.3 ns a byte.
-    """
+    """Return bytes as ASCII text, for a channel that passes text faster than bytes."""
+    # It is a seventh longer than `data`, and has control characters. O(size), about 0.3 ns a byte.
     cdef const unsigned char[::1] view = _bytes_of(data, "data")
     cdef size_t n = view.shape[0]
     cdef str text = PyUnicode_New(th_text_size(n), 127)
@@ -146,11 +141,7 @@ def to_text(data):
 
 
 def from_text(text):
-    """Return the bytes of `to_text`. O(size), about 0.3 ns a byte.
-
-    A ValueError is raised if `text` is not a result of `to_text`: it has other characters, or a length that none
-    has.
-    """
+    """Return the bytes of `to_text`; raise ValueError for any other text. O(size), about 0.3 ns a byte."""
     cdef Py_ssize_t size
     cdef const uint8_t *characters
     cdef bytes data

@@ -243,12 +243,10 @@ def misfit(
     path: str = "",
     dropped: Collection[str] | None = None,
 ) -> str | None:
-    """Return why values of a type cannot become those of another one, or None if they can.
-
-    Integers, floats and decimals widen. Structs gain and reorder fields by name, and lose those that are
-    among the `dropped` under `path` and their names; by default any. The elements of lists and the values of
-    maps change likewise; the keys of maps do not. A time to live comes and goes.
-    """
+    """Return why values of a type cannot become those of another one, or None if they can."""
+    # Integers, floats and decimals widen. Structs gain and reorder fields by name, and lose those that are
+    # among the `dropped` under `path` and their names; by default any. The elements of lists and the values
+    # of maps change likewise; the keys of maps do not. A time to live comes and goes.
     if wide(was) == wide(now) or pa.types.is_null(was) or _widens(was, now):
         return None
     if is_timed(was) or is_timed(now):
@@ -328,10 +326,8 @@ def _untimed(type_: pa.DataType) -> pa.DataType:
 
 
 def evolved(values: pa.Array, now: pa.DataType, inside: bool = False) -> pa.Array:
-    """Return values, of a `wide` type that fits `now`, as values of `now` with 64-bit offsets; O(n).
-
-    What has no time to live yet has the time 0. Also null has one `inside` of a map, where it is a value.
-    """
+    """Return values, of a `wide` type that fits `now`, as values of `now` with 64-bit offsets; O(n)."""
+    # What has no time to live yet has the time 0. Also null has one `inside` of a map, where it is a value.
     was, now = values.type, wide(now)
     if was == now:
         return values

@@ -234,12 +234,10 @@ class _Log:
         return str(json.loads(lines[1])["conf"].get(DRAINED, ""))
 
     def plan(self, drained: bool, only_for_spark: bool = False) -> str | None:
-        """Plan a micro-batch without rows; return its number, None if there is nothing that it could do.
-
-        Its plan is that of the last micro-batch, at the present time and with Spark's watermark after that.
-        It gets a mark if the sources are `drained`. One `only_for_spark` is needed only if Spark's watermark
-        has advanced.
-        """
+        """Plan a micro-batch without rows; return its number, None if there is nothing that it could do."""
+        # Its plan is that of the last micro-batch, at the present time and with Spark's watermark after that.
+        # It gets a mark if the sources are `drained`. One `only_for_spark` is needed only if Spark's
+        # watermark has advanced.
         last, lines, file, now = self._last("offsets")
         if last < 0:
             return None

@@ -83,10 +83,7 @@ def shown_name(name: str) -> str:
 
 
 def added_name(name: str, taken: Iterable[str]) -> str:
-    """Return the name of a column that timerheap adds to columns of the user's, whatever their names.
-
-    Names that differ in their case alone are one name in Spark.
-    """
+    """Return the name of a column that timerheap adds to columns of the user's, whatever their names."""
     known = {each.lower() for each in taken}
     while name.lower() in known:
         name = f"timerheap_{name}"

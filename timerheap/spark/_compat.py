@@ -144,11 +144,9 @@ def to_record_batch(
     by_name: bool = True,
     infer: bool = True,
 ) -> pa.RecordBatch:
-    """Return what Spark makes of a DataFrame that a pandas function returns.
-
-    Values that are not of their column's type are cast from the one type that Arrow infers for all of them,
-    or are an error without `infer`.
-    """
+    """Return what Spark makes of a DataFrame that a pandas function returns."""
+    # Values that are not of their column's type are cast from the one type that Arrow infers for all of them,
+    # or are an error without `infer`.
     if hasattr(conversion, "PandasToArrowConversion"):
         batch = conversion.PandasToArrowConversion.convert(
             [frame],

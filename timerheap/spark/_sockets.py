@@ -28,14 +28,11 @@ _mine: dict[int, str] = {}  # by process, since one that is forked ends at anoth
 
 
 def socket_directory() -> str:
-    """Return a directory in /tmp that only this user can use; this process removes it when it ends.
-
-    Removes those of processes that are dead. A process locks its own. Raises OSError if that is impossible.
-
-    Spark has one setting for the driver and the executors, which may be on other hosts or of another user. So
-    the name is a reference to an environment variable (`executor_variable`). The driver has none of this
-    name, and so uses the name as it is.
-    """
+    """Return a directory in /tmp that only this user can use; this process removes it when it ends."""
+    # Removes those of processes that are dead. A process locks its own. Raises OSError if that is impossible.
+    # Spark has one setting for the driver and the executors, which may be on other hosts or of another user.
+    # So the name is a reference to an environment variable (`executor_variable`). The driver has none of this
+    # name, and so uses the name as it is.
     found = _mine.get(os.getpid())
     if found is None or not is_private(found):
         _remove_dead()

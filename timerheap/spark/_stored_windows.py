@@ -12,11 +12,9 @@ WINDOWS = 22
 
 
 def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> pa.RecordBatch:
-    """Return the rows that later batches have not deleted, after the deletions.
-
-    In each batch, the rows without a `version` delete the rows of earlier batches with the same `group`,
-    which is int64. Both are names of columns.
-    """
+    """Return the rows that later batches have not deleted, after the deletions."""
+    # In each batch, the rows without a `version` delete the rows of earlier batches with the same `group`,
+    # which is int64. Both are names of columns.
     kept: list[pa.RecordBatch] = []
     deleted = IdIndex()
     for batch in reversed(batches):

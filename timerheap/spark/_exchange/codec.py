@@ -50,11 +50,9 @@ def hashes_of(key: pa.Array) -> np.ndarray:
 def frames_of(
     batches: list[pa.RecordBatch], hashes: list[np.ndarray], placement: Placement
 ) -> tuple[np.ndarray, pa.Array]:
-    """Return the partitions that have rows, and a frame with the rows of each, in the order of key groups.
-
-    Flat columns are copied once. Nested ones are taken, and written as a batch of Arrow's. There are one or
-    more batches of one schema, each with the hashes of its keys.
-    """
+    """Return the partitions that have rows, and a frame with the rows of each, in the order of key groups."""
+    # Flat columns are copied once. Nested ones are taken, and written as a batch of Arrow's. There are one or
+    # more batches of one schema, each with the hashes of its keys.
     schema = batches[0].schema
     packing = Packing(hashes, placement.max_parallelism, placement.partitions)
     nested = [field.name for field in schema if not is_flat(field.type)]
@@ -91,12 +89,10 @@ def blobs_of(data: Any, ends: np.ndarray) -> pa.Array:
 
 
 def rows_of(frame: Any) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
-    """Return the rows of a frame, their key groups in order, and the number of rows of each.
-
-    Text and bytes have 32-bit offsets, which suffice for a frame. The rows are views of the frame where it
-    has the same bytes. Raises ValueError if the frame was not written by `frames_of` of this version, or is
-    damaged.
-    """
+    """Return the rows of a frame, their key groups in order, and the number of rows of each."""
+    # Text and bytes have 32-bit offsets, which suffice for a frame. The rows are views of the frame where it
+    # has the same bytes. Raises ValueError if the frame was not written by `frames_of` of this version, or is
+    # damaged.
     data = np.frombuffer(frame, np.uint8)
     if data.ctypes.data % 8:
         data = data.copy()
@@ -186,10 +182,8 @@ def observed(
 
 
 def _earlier(newest: np.ndarray, codes: np.ndarray, times: np.ndarray) -> np.ndarray | None:
-    """Return the largest time of each code of a day or more before its newest, or `_NONE`.
-
-    The result is None if there is no such time, or none for any code. A single code need not be repeated.
-    """
+    """Return the largest time of each code of a day or more before its newest, or `_NONE`."""
+    # The result is None if there is no such time, or none for any code. A single code need not be repeated.
     if not len(times) or int(times.max()) - int(times.min()) < MAX_AHEAD:
         return None
     before = times <= (np.maximum(newest, _NONE + MAX_AHEAD) - MAX_AHEAD)[codes]

@@ -194,10 +194,7 @@ class Part:
 
 
 def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Part], pa.Table]:
-    """Return a partition's rows in input order, in parts, and the event times that all tasks have observed.
-
-    `packed` are the sequences and blobs of the pack stage, in any order.
-    """
+    """Return a partition's rows in input order, in parts, and the event times that tasks have observed."""
     parts, seen = [], []
     for sequence, blob in sorted(packed, key=lambda pair: int(pair[0])):
         if sequence == OBSERVATION:
@@ -240,16 +237,13 @@ def by_key_group(parts: list[Part]) -> dict[int, KeyedRows]:
 
 
 def freeze_modules(load: Callable[[], object] | None = None) -> None:
-    """Exempt the modules of the worker from garbage collection; call it before a task makes its objects.
-
-    Spark collects garbage after each task. With pandas and PyArrow imported, a collection visits 90,000
-    objects, and takes several times as long as a task of few rows. The objects of modules live as long as the
-    worker anyway. Only the first task of a worker does this, and the first with an operator, since later ones
-    find live state as well.
-
-    `load` imports the modules of an operator. What it returns is dropped before: a user's function that is
-    exempt and refers to itself would live as long as the worker, with all that it has made.
-    """
+    """Exempt the modules of the worker from garbage collection; call it before a task makes its objects."""
+    # Spark collects garbage after each task. With pandas and PyArrow imported, a collection visits 90,000
+    # objects, and takes several times as long as a task of few rows. The objects of modules live as long as
+    # the worker anyway. Only the first task of a worker does this, and the first with an operator, since
+    # later ones find live state as well. `load` imports the modules of an operator. What it returns is
+    # dropped before: a user's function that is exempt and refers to itself would live as long as the worker,
+    # with all that it has made.
     global _frozen
     level = 1 if load is None else 2
     if _frozen < level and TaskContext.get() is not None:

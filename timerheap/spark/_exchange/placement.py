@@ -24,13 +24,11 @@ _PARTITIONS = (  # of stateful operators; the first is set if it differs from th
 
 
 def labels_of(key_groups: np.ndarray) -> np.ndarray:
-    """Return the label of each key group, int32: the int whose hash in Spark is the number of the group.
-
-    Spark puts a label on the shuffle partition ``pmod(hash(label), partitions)``. So key group g is on
-    partition ``g % partitions`` however many partitions there are, before and after Spark repartitions a
-    checkpoint. Spark does not spread plain numbers evenly: 0 to 127 leave 13 of 64 partitions empty. Costs
-    some 20 ns a group, since murmur3 of an int can be inverted.
-    """
+    """Return the label of each key group, int32: the int whose hash in Spark is the number of the group."""
+    # Spark puts a label on the shuffle partition pmod(hash(label), partitions). So key group g is on
+    # partition g % partitions however many partitions there are, before and after Spark repartitions a
+    # checkpoint. Spark does not spread plain numbers evenly: 0 to 127 leave 13 of 64 partitions empty. Costs
+    # some 20 ns a group, since murmur3 of an int can be inverted.
     return spark_preimages(key_groups)
 
 

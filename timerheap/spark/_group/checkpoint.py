@@ -446,10 +446,8 @@ class Stored:
         make_part: Callable[[int, str, pa.Schema], LoadedPart],
         drop_state: Collection[str] = (),
     ) -> Stored:
-        """Load a group: replay the chunks of each run into the part of this kind, name and schema.
-
-        User states named in `drop_state` are not read, and the next save removes them.
-        """
+        """Load a group: replay the chunks of each run into the part of this kind, name and schema."""
+        # User states named in `drop_state` are not read, and the next save removes them.
         dropped = []
         for run, name, schema in described(store, manifest.runs):
             if run.kind >= USER_STATE and name in drop_state:
@@ -495,10 +493,8 @@ class Stored:
         whole: bool = False,
         writes_clock: bool = True,
     ) -> None:
-        """Write the changes of a group, or it as a `whole`, then the manifest with a new token.
-
-        A large clock is left as it was stored, unless the group `writes_clock`.
-        """
+        """Write the changes of a group, or it as a `whole`, then the manifest with a new token."""
+        # A large clock is left as it was stored, unless the group `writes_clock`.
         manifest = self.manifest
         self._save_clock(store, clock, writes_clock)
         manifest.watermark, manifest.late_rows = group.watermark, group.late_rows

@@ -631,11 +631,9 @@ class Slab:
         return dead > 0 and (grown or self._most - live > _FEW + self._patience * live)
 
     def compact(self, places: np.ndarray) -> None:
-        """Keep only the values at `places`, and move them to their `new_places`.
-
-        Costs O(places, dead ones included), which amortises if it is done when the slab is `sparse`. A
-        MemoryError leaves the slab as it was.
-        """
+        """Keep only the values at `places`, and move them to their `new_places`."""
+        # Costs O(places, dead ones included), which amortises if it is done when the slab is `sparse`. A
+        # MemoryError leaves the slab as it was.
         kept = np.flatnonzero(_mask(places, len(self)))
         column = Column(self.type, self._memory)
         try:

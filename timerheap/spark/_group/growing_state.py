@@ -198,11 +198,9 @@ def _interleaved(old: pa.Array, counts: np.ndarray, new: pa.Array, has_new: np.n
 
 
 def _unjoined(lengths: np.ndarray, start: np.ndarray, stop: np.ndarray, added: np.ndarray) -> np.ndarray:
-    """Return, for each chain, the end of the links that its new segment is not joined with.
-
-    `lengths` are those of all segments, chain by chain; each chain is from `start` to `stop`, and gets a
-    segment of the length `added`.
-    """
+    """Return, for each chain, the end of the links that its new segment is not joined with."""
+    # `lengths` are those of all segments, chain by chain; each chain is from `start` to `stop`, and gets a
+    # segment of the length `added`.
     ends, totals = stop.copy(), added.astype(np.int64)
     at = np.flatnonzero(ends > start)
     while len(at := at[lengths[ends[at] - 1] <= 2 * totals[at]]):
@@ -384,12 +382,10 @@ def log_type(type_: pa.MapType) -> pa.ListType:
 
 
 def compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
-    """Return logs with the same effect, in which a key has at most a removal and then a value.
-
-    Like a dict, a log keeps the place of the first value of a key since its last removal. A log of whole
-    contents, one that begins with nothing, needs no removals. Rows of `log_type` and `whole` have the shape
-    (n,).
-    """
+    """Return logs with the same effect, in which a key has at most a removal and then a value."""
+    # Like a dict, a log keeps the place of the first value of a key since its last removal. A log of whole
+    # contents, one that begins with nothing, needs no removals. Rows of `log_type` and `whole` have the shape
+    # (n,).
     entries = rows.flatten()
     removed = entries.field("removed").to_numpy(zero_copy_only=False)
     owners = np.repeat(np.arange(len(rows)), rows.value_lengths())

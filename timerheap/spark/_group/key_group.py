@@ -297,12 +297,10 @@ class KeyGroup:
         )
 
     def forget_dead_keys(self, always: bool = False) -> None:
-        """Drop the keys that have no timer, state, own part or waiting row.
-
-        A search costs O(keys + timers + waiting rows), so unless it is to be done `always`, it starts only
-        once half as many have gone: each pays amortised O(1), and the dead keys take about as much memory as
-        the rest at most.
-        """
+        """Drop the keys that have no timer, state, own part or waiting row."""
+        # A search costs O(keys + timers + waiting rows), so unless it is to be done `always`, it starts only
+        # once half as many have gone: each pays amortised O(1), and the dead keys take about as much memory
+        # as the rest at most.
         if not always and 2 * self.losses() < self._size():
             return
         self._losses_seen += self.losses()
@@ -324,10 +322,8 @@ class KeyGroup:
         return own + sum(part.count_losses() for part in parts) - self._losses_seen
 
     def loaded(self, losses: int | None = None) -> KeyGroup:
-        """Finish a load after all chunks have been replayed.
-
-        `losses` is what the method of that name returned after the save. Without it, any key may be dead.
-        """
+        """Finish a load after all chunks have been replayed."""
+        # `losses` is what the method of that name returned after the save. Without it, any key may be dead.
         for timers in (self.event_timers, self.processing_timers):
             timers.heap.reserve(0)  # from now on the memory may shrink
         for timers in self._expiries.values():

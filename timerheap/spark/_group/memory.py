@@ -347,11 +347,9 @@ class LiveFile:
         return True
 
     def read_head(self) -> bytes:
-        """Map the file, all of whose space is free then, and return its head.
-
-        Raises OSError if the file cannot be mapped, and ValueError if `write_head` of this build has not
-        written it under this label, or not completely, or others may write to it.
-        """
+        """Map the file, all of whose space is free then, and return its head."""
+        # Raises OSError if the file cannot be mapped, and ValueError if `write_head` of this build has not
+        # written it under this label, or not completely, or others may write to it.
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid():
             raise ValueError(f"{self.path} must be a file that only this user can read and write")
@@ -398,10 +396,8 @@ class LiveFile:
         return True
 
     def anew(self) -> LiveFile:
-        """Return the locked file under a new object, which has the mapping and no blocks.
-
-        This object keeps its blocks, which somebody else may have written to since, and gives up the file.
-        """
+        """Return the locked file under a new object, which has the mapping and no blocks."""
+        # This object keeps its blocks, which somebody else may have written to since, and gives up the file.
         file = type(self)(self.path, self._fd)
         file.label = self.label
         file._map, file._mappings, file._locked = self._map, self._mappings, self._locked

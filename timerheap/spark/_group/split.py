@@ -30,11 +30,9 @@ def named_timers(timestamps: pa.Array, ids: pa.Array, names: pa.Array) -> pa.Rec
 
 
 def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator[tuple[int, bytes]]:
-    """Yield the key groups, of `max_parallelism`, that the keys of a group belong to, with their contents.
-
-    O(size of the group). The group has no part of its query's own. Its broadcast states are those of every
-    group: the first one yields them for all.
-    """
+    """Yield the key groups, of `max_parallelism`, that the keys of a group belong to, with their contents."""
+    # O(size of the group). The group has no part of its query's own. Its broadcast states are those of every
+    # group: the first one yields them for all.
     ids = group.keys.snapshot().column("id").to_numpy()
     key_groups = np.mod(group.keys.hashes(ids), max_parallelism)
     order = np.argsort(ids)

@@ -87,11 +87,9 @@ class IdTable:
         return len(self._slab)
 
     def match(self, ids: np.ndarray, fields: list[pa.Array]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the places of ids, which are in the table, and which have a value with these fields.
-
-        The values must be structs of flat types. NaN equals NaN, and null equals null. The three arrays have
-        the shape (n,).
-        """
+        """Return the places of ids, which are in the table, and which have a value with these fields."""
+        # The values must be structs of flat types. NaN equals NaN, and null equals null. The three arrays
+        # have the shape (n,).
         places, found = self._index.find_many(ids)
         same = found.copy()
         stored = self._slab.values()
@@ -109,10 +107,7 @@ class IdTable:
         self._slab.reserve(times)
 
     def put(self, ids: np.ndarray, values: pa.Array) -> bool:
-        """Set the values of distinct `ids`; a null removes the id.
-
-        Returns whether other ids have got new places. A MemoryError leaves the table as it was.
-        """
+        """Set the values of distinct `ids`; null removes an id. Return whether others have got new places."""
         values, gone = self._slab.fitting(values), None
         if values.null_count:
             kept = values.is_valid()
@@ -220,17 +215,14 @@ class StateTable:
         self._stored[key_id] = value
 
     def at_hand(self) -> tuple[dict[int, Any], dict[int, Any]]:
-        """Return the values that have been loaded, and those stored since, which count first, by key id.
-
-        Both dicts stay the same objects. A value that is not None may be stored in the second one directly.
-        """
+        """Return the values that have been loaded, and those stored since, which count first, by key id."""
+        # Both dicts stay the same objects. A value that is not None may be stored in the second one directly.
         return self._loaded, self._stored
 
     def cells(self, numbers: KeyNumbers) -> RowCells | None:
-        """Return where a native loop reads and writes the values of keys with these numbers.
-
-        Cells for other numbers must not be used any more. None means that values of this type are `at_hand`.
-        """
+        """Return where a native loop reads and writes the values of keys with these numbers."""
+        # Cells for other numbers must not be used any more. None means that values of this type are
+        # `at_hand`.
         class_ = _CELL_CLASSES.get(self.type)
         if class_ is not None and (self._cells is None or self._cells.numbers is not numbers):
             self._settle()

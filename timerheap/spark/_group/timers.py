@@ -67,13 +67,11 @@ class TimerJournal(NamedTuple):
 
 
 def net_effect(journal: TimerJournal, named: np.ndarray) -> TimerJournal:
-    """Return the shortest journal with the effect of another; `named` is which rows' timers move; O(n).
-
-    It pops up to a watermark, then removes and pushes different timers. Only the last operation on a timer
-    counts, and a timer that is popped after its push is gone. An older timer of its name may have had another
-    timestamp, so a named timer that is popped becomes a removal; else the pop at the start removes the older
-    ones of all that the journal popped.
-    """
+    """Return the shortest journal with the effect of another; `named` is which rows' timers move; O(n)."""
+    # It pops up to a watermark, then removes and pushes different timers. Only the last operation on a timer
+    # counts, and a timer that is popped after its push is gone. An older timer of its name may have had
+    # another timestamp, so a named timer that is popped becomes a removal; else the pop at the start removes
+    # the older ones of all that the journal popped.
     pops = journal.ops == POP_DUE
     popped = np.flatnonzero(pops)
     highest = np.where(pops, journal.timestamps, np.iinfo(np.int64).min)
@@ -221,10 +219,8 @@ class JournalledTimers:
         return due
 
     def take_many(self, timestamps: np.ndarray, key_hashes: np.ndarray, namespaces: np.ndarray) -> np.ndarray:
-        """Remove timers to fire them, and return a bool array that is True where there was one.
-
-        Nothing is recorded: call `taken` when all timers up to a watermark have been taken.
-        """
+        """Remove timers to fire them, and return a bool array that is True where there was one."""
+        # Nothing is recorded: call `taken` when all timers up to a watermark have been taken.
         assert isinstance(self.heap, NamedTimerHeap)
         live = self.heap.take_many(timestamps, key_hashes, namespaces)
         self._losses += int(np.count_nonzero(live))

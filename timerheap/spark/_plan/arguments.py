@@ -359,11 +359,9 @@ class Columns:
         self.df = self._source = data_frame(argument, df)
 
     def one(self, argument: str, column: Any) -> Any:
-        """Return the name of a column if `column` is a Column, else `column` itself.
-
-        A text that is no name of a column is read as in ``F.col``, if it has parts or backticks. Raises
-        ValueError if Spark cannot compute the column from a row of the DataFrame.
-        """
+        """Return the name of a column if `column` is a Column, else `column` itself."""
+        # A text that is no name of a column is read as in F.col, if it has parts or backticks. Raises
+        # ValueError if Spark cannot compute the column from a row of the DataFrame.
         if isinstance(column, str) and column not in self._source.columns and set(column) & {".", "`"}:
             column = F.col(column)
         if not isinstance(column, Column):

@@ -53,11 +53,9 @@ def side_tags(side_outputs: object, *functions: object) -> tuple[OutputTag, ...]
 
 
 def _tags_of(function: object, seen: set[int]) -> Iterator[OutputTag]:
-    """Yield the tags in attributes of a function, and in globals and closures of its methods.
-
-    The functions that it holds are searched, too, also in objects of timerheap, such as an `IntervalJoin`;
-    `seen` has the ids of those that have been.
-    """
+    """Yield the tags in attributes of a function, and in globals and closures of its methods."""
+    # The functions that it holds are searched, too, also in objects of timerheap, such as an `IntervalJoin`;
+    # `seen` has the ids of those that have been.
     if id(function) in seen:
         return
     seen.add(id(function))

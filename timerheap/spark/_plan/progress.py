@@ -410,16 +410,13 @@ def _warn_if_endless(spark: SparkSession, run: QueryRun, execution: Any) -> None
 
 
 def _refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) -> None:
-    """Cancel a run, with an error that says why, if it has begun on the state of another operator.
-
-    Spark compares the kind of an operator and the types of its states, each by name. So it does not tell
-    ``transformWithStateInPandas`` of a processor from ours, whose states have other names: without this
-    check, the query would begin with no state.
-
-    The driver hears of a run when a task of the stage before the state has ended, and looks at it before it
-    starts the next stage: so Spark cancels the micro-batch before a task can end that has reached the state.
-    Files that the run has written about its states are deleted, so that the other operator finds its own.
-    """
+    """Cancel a run, with an error that says why, if it has begun on the state of another operator."""
+    # Spark compares the kind of an operator and the types of its states, each by name. So it does not tell
+    # transformWithStateInPandas of a processor from ours, whose states have other names: without this
+    # check, the query would begin with no state. The driver hears of a run when a task of the stage before
+    # the state has ended, and looks at it before it starts the next stage: so Spark cancels the micro-batch
+    # before a task can end that has reached the state. Files that the run has written about its states are
+    # deleted, so that the other operator finds its own.
     for state in _states(execution.lastExecution().executedPlan()):
         operator = hadoop_path(spark, f"{state.checkpointLocation()}/{state.operatorId()}")
         files = hadoop_files(spark, operator)

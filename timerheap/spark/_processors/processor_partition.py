@@ -418,11 +418,9 @@ class ProcessorPartition(Partition):
         first: bool,
         whole: bool = False,
     ) -> None:
-        """Save a key group, given the last watermark that the partition has seen.
-
-        `firing` is the timestamp of the Spark timer that fires now, None in the row phase; `first` tells
-        whether the group has to see the next watermark.
-        """
+        """Save a key group, given the last watermark that the partition has seen."""
+        # `firing` is the timestamp of the Spark timer that fires now, None in the row phase; `first` tells
+        # whether the group has to see the next watermark.
         label = label_of(key_group)
         self._store.select(label)
         self._runner.purge(bound)

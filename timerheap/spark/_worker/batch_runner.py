@@ -96,10 +96,8 @@ class StagedTimers:
         self._at_hand, self._numbers = ids, numbers
 
     def take(self, numbers: np.ndarray) -> tuple[np.ndarray, TimerBatch]:
-        """Remove and return the next timer of each of these keys, without those that callbacks have deleted.
-
-        The numbers of their keys come first; both are sorted by time.
-        """
+        """Remove and return the next timers of these keys, without those that callbacks have deleted."""
+        # The numbers of their keys come first; both are sorted by time.
         timestamps, namespaces = self.next[numbers], self._next_namespace[numbers]
         ids = self.ids[numbers]
         self._taken = True
@@ -172,10 +170,8 @@ class StagedTimers:
             self._insert(number, timestamp, namespace)
 
     def delete(self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, deleted: np.ndarray) -> None:
-        """Drop deleted timers without a name that are next in turn; the arguments are as in `register`.
-
-        The others are skipped when it is their turn.
-        """
+        """Drop deleted timers without a name that are next in turn; the arguments are as in `register`."""
+        # The others are skipped when it is their turn.
         if len(deleted) == 1:
             self._delete_one(timestamps, key_ids, deleted)
             return
@@ -600,11 +596,9 @@ class BatchRunner(Runner):
     def _on_timers(
         self, timers: JournalledTimers, due: TimerBatch, domain: TimeDomain, advances: bool
     ) -> None:
-        """Call the function; `advances`: whether some timer is later than those before it.
-
-        Raises RuntimeError if the function goes on registering timers in their place without an advance, or
-        after the end of the input, where there is no time to advance to.
-        """
+        """Call the function; `advances`: whether some timer is later than those before it."""
+        # Raises RuntimeError if the function goes on registering timers in their place without an advance, or
+        # after the end of the input, where there is no time to advance to.
         pending = len(timers.heap)
         self.fired_timers += len(due)
         self._begin_call(due.key_hashes)

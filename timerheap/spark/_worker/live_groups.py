@@ -320,11 +320,9 @@ class LiveStore:
         return LiveFile.create(_taken(directory, group))
 
     def take(self, group: bytes, token: bytes, known: LiveFile | None = None) -> LiveFile | None:
-        """Claim and return the released file of a group, or None; remove its other files without an owner.
-
-        The token is that of the state store. If this process has mapped the same file, the `known` one, it
-        keeps the mapping. Returns None if there is no such file, or if it cannot be opened.
-        """
+        """Claim and return the released file of a group, or None; remove its other files without an owner."""
+        # The token is that of the state store. If this process has mapped the same file, the `known` one, it
+        # keeps the mapping. Returns None if there is no such file, or if it cannot be opened.
         directory = self._directory(group)
         path = _released(directory, group, token)
         for other in self._found.pop(group, []):

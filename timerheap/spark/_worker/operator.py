@@ -245,12 +245,9 @@ class TaskPartition(ABC):
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Raise an error of a function again: its message, what it was called for, and the user's frames alone.
-
-    Spark surrounds the text with frames and plans of its own, so that the message comes first and last in it.
-
-    An error without a frame or a note of a user's function is not changed.
-    """
+    """Raise an error of a function again: its message, what it was called for, and only the user's frames."""
+    # Spark surrounds the text with frames and plans of its own, so that the message comes first and last in
+    # it. An error without a frame or a note of a user's function is not changed.
     try:
         yield
     except Exception as e:

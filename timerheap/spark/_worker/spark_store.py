@@ -142,12 +142,10 @@ class SparkStore:
         self._label = label
 
     def ask_for_manifests(self, labels: Iterable[int]) -> None:
-        """Ask for the manifests of key groups together, and select another one.
-
-        `read_manifest` then waits for the first of them only, rather than for each behind all that has been
-        written before. Until a manifest is written, reading it again costs no call. Spark logs a warning
-        where a key is not there, so it is asked first which labels have state, unless all are expected to.
-        """
+        """Ask for the manifests of key groups together, and select another one."""
+        # `read_manifest` then waits for the first of them only, rather than for each behind all that has been
+        # written before. Until a manifest is written, reading it again costs no call. Spark logs a warning
+        # where a key is not there, so it is asked first which labels have state, unless all are expected to.
         labels = list(labels)
         if not self.expects_state:
             for label in labels:

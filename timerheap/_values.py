@@ -52,7 +52,6 @@ def records(method: str, returned: object) -> Iterable[Any]:
     """Return an iterable of the records that a method returned or yields; None stands for no records."""
     # A single record raises TypeError, because iterating over it would produce its parts instead: the
     # characters of a string, the keys of a dict, the fields of a tuple or Row, or the columns of a table.
-    # method: the name of the method, for the error
     if type(returned) in _PLAIN:  # most are; the checks below take a microsecond
         return cast(Iterable[Any], returned)
     if returned is None or (isinstance(returned, tuple) and not returned):

@@ -67,11 +67,7 @@ class _Heap:
 class TimerHeap(_Heap):
     def remove(self, timestamp: _Int, key_hash: _Int, namespace: _Int = 0) -> bool: ...
     def reschedule(
-        self,
-        timestamp: _Int,
-        new_timestamp: _Int,
-        key_hash: _Int,
-        namespace: _Int = 0,
+        self, timestamp: _Int, new_timestamp: _Int, key_hash: _Int, namespace: _Int = 0
     ) -> bool: ...
     def remove_many(
         self, timestamps: ArrayLike, key_hashes: ArrayLike, namespaces: ArrayLike = 0
@@ -137,9 +133,7 @@ class ArrayView:
 _Column = tuple[int, int, _Buffer | None, _Int64s | None, _Buffer]
 
 def spark_hashes(values: ArrayView, seeds: _Int64s | None = None) -> _Int64s: ...
-def read_frame(
-    data: _Buffer,
-) -> tuple[int, memoryview, _Int64s, _Int64s, list[_Column]]: ...
+def read_frame(data: _Buffer) -> tuple[int, memoryview, _Int64s, _Int64s, list[_Column]]: ...
 
 @final
 class Packing:
@@ -254,10 +248,7 @@ class RowCells:
     @property
     def cleared(self) -> int: ...
     def __new__(
-        cls,
-        numbers: KeyNumbers,
-        class_: type,
-        load: Callable[[_Int64s], tuple[_Int64s, _Bools]],
+        cls, numbers: KeyNumbers, class_: type, load: Callable[[_Int64s], tuple[_Int64s, _Bools]]
     ) -> Self: ...
     def take(self) -> tuple[_Int64s, _Int64s, _Bools]: ...
     def forget(self) -> None: ...

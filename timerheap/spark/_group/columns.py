@@ -533,8 +533,8 @@ def changeable_row(*names: str) -> Callable[..., Row]:
     return make
 
 
-class Slab:
-    """Values of one Arrow type, each at a place: a number that its owner keeps.
+class Slab(Column):
+    """A column of values each at a place: a number that its owner keeps.
 
     Values of fixed width are overwritten, and places of dropped ones are used again. Others are appended, and
     what they replace is dead until a compaction, which moves the live values to new places. What is returned
@@ -549,21 +549,12 @@ class Slab:
         # Key groups fill up alike: with one threshold, all would be compacted in the same micro-batch.
         new = None, (), random.uniform(0.75, 1.25), 0, 0
         column, free, self._patience, self._kept, self._most = head or new
+        super().__init__(type_, memory, column)
         self._memory = memory
-        self._column = Column(type_, memory, column)
         self._free = Buffer(memory, free)  # int64: dropped places of a column of fixed width
-        self.type = self._column.type
-        self.fixed_width = self._column.fixed_width
 
     def head(self) -> list[Any]:
-        return [self._column.head(), self._free.head(), self._patience, self._kept, self._most]
-
-    def __len__(self) -> int:
-        """Return the number of places, dead ones included."""
-        return len(self._column)
-
-    def reserve(self, times: float) -> None:
-        self._column.reserve(times)
+        return [super().head(), self._free.head(), self._patience, self._kept, self._most]
 
     def plan(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> np.ndarray:
         """Return where `write` will put values, and make room; a MemoryError leaves the slab as it was.
@@ -571,17 +562,17 @@ class Slab:
         The values are as `fitting` returns them. Those that are `held` (bool) have a present place, and
         `places` are distinct there. All have the shape (n,).
         """
-        n, end = len(values), len(self._column)
+        n, end = len(values), len(self)
         if not self.fixed_width:
-            self._column.grow(values)
+            self.grow(values)
             return np.arange(end, end + n)
         new = np.flatnonzero(~held)
         free = self._free.view(np.int64)
         used_again = free[len(free) - min(len(new), len(free)) :]
         appended = new[len(used_again) :]
-        self._column.allow_nulls(values, len(appended))
+        self.allow_nulls(values, len(appended))
         if len(appended):
-            self._column.grow(values if len(appended) == n else values.take(pa.array(appended)))
+            self.grow(values if len(appended) == n else values.take(pa.array(appended)))
         places = places.copy()
         places[new[: len(used_again)]] = used_again
         places[appended] = np.arange(end, end + len(appended))
@@ -589,26 +580,20 @@ class Slab:
 
     def write(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> None:
         """Write values to the places that `plan` has chosen for them; cannot fail."""
-        inside = places < len(self._column)
+        inside = places < len(self)
         if not inside.any():
-            self._column.append(values)
+            self.append(values)
             return
         self._free.used -= 8 * int(np.count_nonzero(inside & ~held))
         if inside.all():
-            self._column.overwrite(places, values)
+            self.overwrite(places, values)
         else:
-            self._column.overwrite(places[inside], values.filter(pa.array(inside)))
-            self._column.append(values.filter(pa.array(~inside)))
-
-    def fitting(self, values: pa.Array) -> pa.Array:
-        return self._column.fitting(values)
-
-    def take(self, places: np.ndarray | pa.Array) -> pa.Array:
-        return self._column.take(places)
+            self.overwrite(places[inside], values.filter(pa.array(inside)))
+            self.append(values.filter(pa.array(~inside)))
 
     def values(self) -> pa.Array:
         """Return the values at all places, dead ones included; valid until the next change."""
-        return self._column.slice(0, len(self._column))
+        return self.slice(0, len(self))
 
     def drop(self, places: np.ndarray) -> None:
         """Forget the values at distinct `places`; O(len(places))."""
@@ -621,7 +606,7 @@ class Slab:
         """Return whether so much is dead that a compaction pays, if `live` values are not."""
         # Values may differ in size, and a compaction copies what is live. So it has to wait until as many
         # bytes have been appended as the last one kept, or as many values have been dropped as are left.
-        dead, nbytes = len(self._column) - live, self._column.nbytes()
+        dead, nbytes = len(self) - live, super().nbytes()
         if nbytes <= _SMALL:
             return False
         if self.fixed_width:
@@ -638,12 +623,12 @@ class Slab:
         column = Column(self.type, self._memory)
         try:
             for start in range(0, len(kept), _PIECE):  # a copy of all at once would need the room twice
-                column.append(self._column.take(kept[start : start + _PIECE]))
+                column.append(self.take(kept[start : start + _PIECE]))
         except MemoryError:
             column.clear()
             raise
         self.clear()
-        self._column = column
+        self._layout = column._layout
         self._kept, self._most = column.nbytes(), len(kept)
 
     def new_places(self, places: np.ndarray) -> np.ndarray:
@@ -653,10 +638,10 @@ class Slab:
 
     def nbytes(self) -> int:
         """Return the number of bytes in use, those of dead values included."""
-        return self._column.nbytes() + self._free.used
+        return super().nbytes() + self._free.used
 
     def clear(self) -> None:
-        self._column.clear()
+        super().clear()
         self._free.clear()
         self._kept = self._most = 0
 

@@ -382,10 +382,7 @@ class ProcessorPartition(Partition):
         return frames(
             self._output.table(),
             self._counted(
-                fired_timers=self._runner.fired_timers,
-                late_rows=late,
-                dropped_rows=late,
-                out_of_order_rows=0,
+                fired_timers=self._runner.fired_timers, late_rows=late, dropped_rows=late, out_of_order_rows=0
             ),
         )
 

@@ -10,12 +10,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as T
-from pyspark.sql.streaming.stateful_processor import (
-    ListState,
-    MapState,
-    StatefulProcessorHandle,
-    ValueState,
-)
+from pyspark.sql.streaming.stateful_processor import ListState, MapState, StatefulProcessorHandle, ValueState
 
 from timerheap._native._core import CurrentKey
 from timerheap.spark._processors.spark_values import LONG, StructCodec, UnsafeOrder, refusal

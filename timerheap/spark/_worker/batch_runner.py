@@ -396,11 +396,7 @@ class _TimerService(BatchTimerService):
         return names.known[name] if name in names.known else names.new(name)
 
     def _delete(
-        self,
-        timers: JournalledTimers,
-        ids: npt.ArrayLike,
-        timestamps: npt.ArrayLike | None,
-        name: str | None,
+        self, timers: JournalledTimers, ids: npt.ArrayLike, timestamps: npt.ArrayLike | None, name: str | None
     ) -> np.ndarray:
         if (timestamps is None) == (name is None):
             raise TypeError(

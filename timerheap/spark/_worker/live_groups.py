@@ -138,12 +138,7 @@ class LiveGroups:
     """
 
     def __init__(
-        self,
-        layout: GroupLayout,
-        store: ChunkStore,
-        owner: Owner,
-        max_parallelism: int,
-        mail: Mail,
+        self, layout: GroupLayout, store: ChunkStore, owner: Owner, max_parallelism: int, mail: Mail
     ) -> None:
         self._layout = layout
         self._store = store

@@ -241,7 +241,7 @@ class KeyedContents:
         if key is None:
             raise RuntimeError(
                 f"state {self.name!r}: there is no current key; use state in the calls that process elements "
-                "or timers, not in open()"
+                "or timers, not in open(), and in a BatchProcessFunction after ctx.set_current_key(key_id)"
             )
         return key
 

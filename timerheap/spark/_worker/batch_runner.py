@@ -14,7 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timerheap._moments import millis
-from timerheap._native._core import FIRINGS, FIRINGS_EACH, THIRTY_YEARS, PlaceNumbers, row_order, wave_order
+from timerheap._native._core import (
+    FIRINGS,
+    FIRINGS_EACH,
+    THIRTY_YEARS,
+    CurrentKey,
+    PlaceNumbers,
+    row_order,
+    wave_order,
+)
 from timerheap._values import records
 from timerheap.functions import BatchProcessFunction, BatchTimerService, DueTimers
 from timerheap.metrics import Metrics
@@ -407,31 +415,8 @@ class _TimerService(BatchTimerService):
         return timers.remove_many(0 if timestamps is None else timestamps, ids, self._namespace(name))
 
 
-class _CurrentKey:
-    """The key that a batch function has chosen; reading it before is an error."""
-
-    _id: int | None = None
-
-    def forget(self) -> None:
-        """Forget the key at the start of a call; the next key group has other keys."""
-        self._id = None
-
-    @property
-    def current_key(self) -> int:
-        if self._id is None:
-            raise RuntimeError(
-                "no key is current; call ctx.set_current_key(key_id) first, in each call that uses the "
-                "state of single keys"
-            )
-        return self._id
-
-    @current_key.setter
-    def current_key(self, id_: int) -> None:
-        self._id = id_
-
-
 class _Context(WithoutStates, BatchProcessFunction.Context):
-    def __init__(self, keys: _CurrentKey) -> None:
+    def __init__(self, keys: CurrentKey) -> None:
         self.ids = np.empty(0, np.int64)
         self.timestamps: np.ndarray | None = None
         self.timers: _TimerService
@@ -485,7 +470,7 @@ class BatchRunner(Runner):
         self._timed = query.event_time is not None
         self._schema = pa.schema([query.schema.field(name) for name in query.seen_rows.names])
         self.rows_ahead = RowsAhead()
-        self._current = _CurrentKey()
+        self._current = CurrentKey()
         self._states = BatchGroupRuntimeContext(self._current, max_parallelism)
         self._states.clock = self._clock = GroupExpiryClock()
         self._context = _Context(self._current)
@@ -618,7 +603,7 @@ class BatchRunner(Runner):
 
     def _begin_call(self, ids: np.ndarray) -> None:
         ids.setflags(write=False)
-        self._current.forget()
+        self._current.current_key = None  # the next key group has other keys
         for table in self._tables:
             table.announce(ids)
         self._context.ids = self._group.keys.at_hand = ids

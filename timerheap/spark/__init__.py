@@ -11,71 +11,47 @@ if not all(map(find_spec, ("pandas", "pyarrow", "pyspark"))):
     raise ImportError('timerheap.spark needs PySpark, pandas and PyArrow: pip install "timerheap[spark]"')
 
 if TYPE_CHECKING:
-    from timerheap._java import ensure_java
-    from timerheap.spark._asof.join_asof import join_asof, unmatched_rows
-    from timerheap.spark._async_map import async_map
-    from timerheap.spark._available_now import run_available_now, start
-    from timerheap.spark._plan.arguments import EventTime, RightInput
-    from timerheap.spark._plan.outputs import late_rows, side_output, with_side_outputs
-    from timerheap.spark._plan.progress import Progress, progress, with_name
-    from timerheap.spark._process.drop_duplicates import drop_duplicates
-    from timerheap.spark._process.process import process, process_broadcast, process_two
+    from timerheap._java import ensure_java as ensure_java
+    from timerheap.spark._asof.join_asof import join_asof as join_asof
+    from timerheap.spark._asof.join_asof import unmatched_rows as unmatched_rows
+    from timerheap.spark._async_map import async_map as async_map
+    from timerheap.spark._available_now import run_available_now as run_available_now
+    from timerheap.spark._available_now import start as start
+    from timerheap.spark._plan.arguments import EventTime as EventTime
+    from timerheap.spark._plan.arguments import RightInput as RightInput
+    from timerheap.spark._plan.outputs import late_rows as late_rows
+    from timerheap.spark._plan.outputs import side_output as side_output
+    from timerheap.spark._plan.outputs import with_side_outputs as with_side_outputs
+    from timerheap.spark._plan.progress import Progress as Progress
+    from timerheap.spark._plan.progress import progress as progress
+    from timerheap.spark._plan.progress import with_name as with_name
+    from timerheap.spark._process.drop_duplicates import drop_duplicates as drop_duplicates
+    from timerheap.spark._process.process import process as process
+    from timerheap.spark._process.process import process_broadcast as process_broadcast
+    from timerheap.spark._process.process import process_two as process_two
+    from timerheap.spark._processors.transform_with_state import transform_with_state as transform_with_state
     from timerheap.spark._processors.transform_with_state import (
-        transform_with_state,
-        transform_with_state_in_pandas,
+        transform_with_state_in_pandas as transform_with_state_in_pandas,
     )
-    from timerheap.spark._prometheus import PrometheusMetrics
-    from timerheap.spark._real_time.start import run_real_time, start_real_time
-    from timerheap.spark._settings import settings
-    from timerheap.spark._sql.sql import sql
-    from timerheap.spark._state.checkpoint_reader import CheckpointState, read_checkpoint
-    from timerheap.spark._state.initial_state import InitialState
-    from timerheap.spark._stateful_timers import GroupStateTimers, ProcessorTimers
-    from timerheap.spark._windows.spark_aggregates import udaf
-    from timerheap.spark._windows.window_operator import WindowedBy, window_operator
-    from timerheap.spark._windows.windows import GroupedWindows, Windows, cumulate, hop, session, tumble
-
-__all__ = [
-    "CheckpointState",
-    "EventTime",
-    "GroupStateTimers",
-    "GroupedWindows",
-    "InitialState",
-    "ProcessorTimers",
-    "Progress",
-    "PrometheusMetrics",
-    "RightInput",
-    "WindowedBy",
-    "Windows",
-    "async_map",
-    "cumulate",
-    "drop_duplicates",
-    "ensure_java",
-    "hop",
-    "join_asof",
-    "late_rows",
-    "process",
-    "process_broadcast",
-    "process_two",
-    "progress",
-    "read_checkpoint",
-    "run_available_now",
-    "run_real_time",
-    "session",
-    "settings",
-    "side_output",
-    "sql",
-    "start",
-    "start_real_time",
-    "transform_with_state",
-    "transform_with_state_in_pandas",
-    "tumble",
-    "udaf",
-    "unmatched_rows",
-    "window_operator",
-    "with_name",
-    "with_side_outputs",
-]
+    from timerheap.spark._prometheus import PrometheusMetrics as PrometheusMetrics
+    from timerheap.spark._real_time.start import run_real_time as run_real_time
+    from timerheap.spark._real_time.start import start_real_time as start_real_time
+    from timerheap.spark._settings import settings as settings
+    from timerheap.spark._sql.sql import sql as sql
+    from timerheap.spark._state.checkpoint_reader import CheckpointState as CheckpointState
+    from timerheap.spark._state.checkpoint_reader import read_checkpoint as read_checkpoint
+    from timerheap.spark._state.initial_state import InitialState as InitialState
+    from timerheap.spark._stateful_timers import GroupStateTimers as GroupStateTimers
+    from timerheap.spark._stateful_timers import ProcessorTimers as ProcessorTimers
+    from timerheap.spark._windows.spark_aggregates import udaf as udaf
+    from timerheap.spark._windows.window_operator import WindowedBy as WindowedBy
+    from timerheap.spark._windows.window_operator import window_operator as window_operator
+    from timerheap.spark._windows.windows import GroupedWindows as GroupedWindows
+    from timerheap.spark._windows.windows import Windows as Windows
+    from timerheap.spark._windows.windows import cumulate as cumulate
+    from timerheap.spark._windows.windows import hop as hop
+    from timerheap.spark._windows.windows import session as session
+    from timerheap.spark._windows.windows import tumble as tumble
 
 _HOMES = {
     "spark._asof.join_asof": "join_asof unmatched_rows",
@@ -99,6 +75,8 @@ _HOMES = {
     "spark._windows.window_operator": "WindowedBy window_operator",
     "spark._windows.windows": "GroupedWindows Windows cumulate hop session tumble",
 }
+
+__all__ = [name for names in _HOMES.values() for name in names.split()]
 
 
 def __getattr__(name: str) -> object:

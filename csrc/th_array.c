@@ -39,16 +39,9 @@ TH_INLINE th_status compare(th_kind kind, unsigned width, const th_array *a, con
 }
 
 th_status th_array_compare(const th_array *stored, const int64_t *place, const th_array *value, uint8_t *same) {
-    switch (value->kind) {
-    case TH_TEXT:
-        return compare(TH_TEXT, 0, stored, place, value, same);
-    case TH_BITS:
-        return compare(TH_BITS, 0, stored, place, value, same);
-    case TH_FLOAT:
-        return compare(TH_FLOAT, value->width, stored, place, value, same);
-    default:
-        break;
-    }
+    if (value->kind == TH_TEXT) return compare(TH_TEXT, 0, stored, place, value, same);
+    if (value->kind == TH_BITS) return compare(TH_BITS, 0, stored, place, value, same);
+    if (value->kind == TH_FLOAT) return compare(TH_FLOAT, value->width, stored, place, value, same);
     if (value->width == 8) return compare(TH_FIXED, 8, stored, place, value, same);
     if (value->width == 4) return compare(TH_FIXED, 4, stored, place, value, same);
     return compare(TH_FIXED, value->width, stored, place, value, same);

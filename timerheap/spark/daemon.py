@@ -21,7 +21,6 @@ import sys
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, PathFinder
 from itertools import takewhile
-from types import ModuleType
 from zipimport import zipimporter
 
 from timerheap.spark._sockets import protect_daemon
@@ -83,7 +82,11 @@ class _ShippedFirst:
 
     def __init__(self, common: set[str]) -> None:
         """Remember the packages that have been imported since, without those that have compiled modules."""
-        compiled = {_package(name) for name, module in sys.modules.items() if _is_compiled(module)}
+        compiled = {
+            _package(name)
+            for name, module in sys.modules.items()
+            if isinstance(getattr(module, "__loader__", None), ExtensionFileLoader)
+        }
         self._packages = {_package(name) for name in sys.modules} - common - compiled
         self._path = set(sys.path)
 
@@ -102,10 +105,6 @@ class _ShippedFirst:
 
 def _package(name: str) -> str:
     return name.partition(".")[0]
-
-
-def _is_compiled(module: ModuleType) -> bool:
-    return isinstance(getattr(module, "__loader__", None), ExtensionFileLoader)
 
 
 def threads() -> int:

@@ -134,7 +134,9 @@ class SegmentChains:
         kept = _unjoined(lengths, start, stop, np.asarray(rows.value_lengths()))
         if (kept < stop).any():  # join the links from `kept` to `stop` with the new rows, before them
             segments = self._segments.get(held[_ranges(kept, stop)])
-            rows = self._compact(_prefixed(segments, stop - kept, rows), kept == start)
+            counts = stop - kept
+            both = _interleaved(segments, counts, rows, np.ones(len(rows), bool))
+            rows = self._compact(joined(both, np.cumsum(counts + 1) - counts - 1), kept == start)
         old = _ranges(kept, end)
         self._segments.remove(held[old])
         links = links.take(pa.array(_ranges(start, kept)))
@@ -178,12 +180,6 @@ def joined(rows: pa.Array, starts: np.ndarray) -> pa.Array:
 def _regrouped(rows: pa.Array, bounds: np.ndarray) -> pa.Array:
     offsets = rows.offsets.to_numpy()[bounds]
     return pa.LargeListArray.from_arrays(pa.array(offsets), rows.values, type=rows.type)
-
-
-def _prefixed(segments: pa.Array, counts: np.ndarray, rows: pa.Array) -> pa.Array:
-    """Join each of `rows` with its count of `segments`, which come before it."""
-    both = _interleaved(segments, counts, rows, np.ones(len(rows), bool))
-    return joined(both, np.cumsum(counts + 1) - counts - 1)
 
 
 def _interleaved(old: pa.Array, counts: np.ndarray, new: pa.Array, has_new: np.ndarray) -> pa.Array:
@@ -417,11 +413,6 @@ def maps(rows: pa.Array) -> pa.Array:
     return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values)
 
 
-def searchable(type_: pa.DataType) -> bool:
-    """Return whether `find` can look for keys of this type: not for floats, because of NaN, nor structs."""
-    return not (pa.types.is_nested(type_) or pa.types.is_floating(type_))
-
-
 def find(log: pa.Array, key: Any) -> tuple[bool, Any]:
     """Return whether the map of a single log has a key, and its value; O(n) in Arrow."""
     entries = log.flatten()
@@ -523,7 +514,8 @@ class MapTable(GrowingState[dict[Any, Any]]):
         super().__init__(*arguments)
         self._key = KeyCodec(self.type.key_type, f"state {self.name!r}, a key", Row)
         self._pending: dict[int, _Changes] = {}
-        self._searchable = searchable(self.type.key_type)
+        key = self.type.key_type  # `find` can look for keys but floats, because of NaN, and structs
+        self._searchable = not (pa.types.is_nested(key) or pa.types.is_floating(key))
         self._searched: dict[int, tuple[int, pa.Array | None]] = {}  # how often, and the log
 
     @staticmethod

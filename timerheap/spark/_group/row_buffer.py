@@ -267,7 +267,8 @@ class RowBuffer:
         for batch in map(self._waiting, replayed):
             if batch.num_rows:
                 changed |= self._check_schema(pa.schema(list(batch.schema)[:-2]))
-                self.append(self._unpack(batch))
+                rows = evolved_columns(widen(batch), self._schema)
+                self.append(KeyedRows(rows, *(batch.column(name).to_numpy() for name in _OWN.names)))
                 self._settle()
                 self._unsaved = _NONE
         self._heap.reserve(0)  # from now on the memory may shrink
@@ -299,11 +300,6 @@ class RowBuffer:
                 f"got others: {why.replace(HIDDEN, '')}; go back to the old columns {rest}"
             )
         return bool(was != now)
-
-    def _unpack(self, batch: pa.RecordBatch) -> KeyedRows:
-        rows = evolved_columns(widen(batch), self._schema)
-        ids, timestamps = (batch.column(name).to_numpy() for name in _OWN.names)
-        return KeyedRows(rows, ids, timestamps)
 
     def _pack(self, rows: KeyedRows) -> pa.RecordBatch:
         columns = [*rows.rows.columns, pa.array(rows.ids), pa.array(rows.timestamps)]

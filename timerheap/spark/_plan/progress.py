@@ -124,11 +124,6 @@ def _name(df: DataFrame) -> str:
     return f"{OBSERVED}_{max(numbers) + 1}" if numbers else OBSERVED
 
 
-def _is_of_operator(node: Any) -> bool:
-    """Return whether a node of a plan is the observation of an operator."""
-    return node.nodeName() == "CollectMetrics" and METRICS in node.child().schema().fieldNames()
-
-
 def _repeatable(observed: DataFrame) -> DataFrame:
     """Return a DataFrame of ``observe()`` that may stand twice in a query."""
     # Spark refuses two metrics of one name, as in the union of the results of two operators, unless they
@@ -347,7 +342,7 @@ def with_name(df: DataFrame, name: str) -> DataFrame:
     plan = analyzed(df)
     above: list[Any] = []
     node = plan
-    while not _is_of_operator(node):
+    while node.nodeName() != "CollectMetrics" or METRICS not in node.child().schema().fieldNames():
         if node.children().size() != 1:
             raise ValueError(
                 "df must be the result of one operator, such as timerheap.spark.process() returns it, got "

@@ -495,7 +495,10 @@ class CheckpointState:
         session = SESSION_START in part.schema.names
         bounds = ["session_start", "session_end"] if session else ["slice_end"]
         own = [(name, pa.timestamp("us")) for name in bounds]
-        own += [(_accumulator(field.name), field.type) for field in _accumulators(part)]
+        for field in list(part.schema)[2:]:  # behind the key and the end
+            if field.name != SESSION_START:
+                number, _, name = field.name.removeprefix(ACCUMULATOR).partition(".")
+                own.append((f"{name}_{number}", field.type))
         return self._table(tables.windows, [KEYS, WINDOWS], self._with_keys(own))
 
     def groups(self) -> DataFrame:
@@ -609,7 +612,9 @@ def read_checkpoint(
     try:
         survey = Survey(chunks)
         saved = {key_group: manifest.batch for key_group, manifest in survey.groups.items()}
-        expect_whole(survey.ledgers, _query_id(spark, path), batch, operator.partitions, saved)
+        (row,) = spark.read.text(f"{without_globs(path)}/metadata", wholetext=True).collect()
+        query = str(json.loads(row.value)["id"])
+        expect_whole(survey.ledgers, query, batch, operator.partitions, saved)
     except (PySparkException, Py4JJavaError) as e:
         raise _not_ours(path, f"whose operator {operator.number} cannot be read: {first_line(e)}") from e
     if not survey.manifests:
@@ -618,11 +623,6 @@ def read_checkpoint(
             f"{operator.number} has no key group"
         )
     return CheckpointState(path, operator.number, batch, chunks, survey)
-
-
-def _query_id(spark: SparkSession, path: str) -> str:
-    (row,) = spark.read.text(f"{without_globs(path)}/metadata", wholetext=True).collect()
-    return str(json.loads(row.value)["id"])
 
 
 def _shown(survey: Survey) -> str:
@@ -653,14 +653,3 @@ def _named(taken: Collection[str], own: Sequence[tuple[str, pa.DataType]]) -> li
     """Return the columns that timerheap adds and the key group, beside columns whose names are taken."""
     fields = [*own, ("key_group", pa.int32())]
     return [pa.field(added_name(name, taken), type_) for name, type_ in fields]
-
-
-def _accumulators(part: StoredPart) -> list[pa.Field]:
-    """Return the columns of windows behind the key and the end."""
-    return [field for field in list(part.schema)[2:] if field.name != SESSION_START]
-
-
-def _accumulator(name: str) -> str:
-    """Return the shown name of an accumulator: 'sum_0' for '0.sum' behind `ACCUMULATOR`."""
-    number, _, field = name.removeprefix(ACCUMULATOR).partition(".")
-    return f"{field}_{number}"

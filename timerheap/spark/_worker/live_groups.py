@@ -160,7 +160,8 @@ class LiveGroups:
         manifest = self._store.read_manifest()
         if manifest is None:
             self._count(Counts(new=1))
-            manifest = Manifest(self._max_parallelism, _id_of(self._owner.operator, label))
+            id_ = xxh64(f"{self._owner.operator} {label}".encode()).to_bytes(8, "little")  # in all attempts
+            manifest = Manifest(self._max_parallelism, id_)
             return KeyGroup(self._layout, self._memory(manifest.id)), Stored(manifest)
         manifest.check(self._max_parallelism)
         if held is not None and _in_process(held.group.memory) and held.token == manifest.token:
@@ -265,11 +266,6 @@ class LiveGroups:
                 "moves to another worker is loaded from the state store"
             ]
         )
-
-
-def _id_of(operator: str, label: int) -> bytes:
-    """Return the id of a new group, which is the same in all attempts of a task."""
-    return xxh64(f"{operator} {label}".encode()).to_bytes(8, "little")
 
 
 def _in_process(memory: Memory) -> bool:

@@ -326,12 +326,24 @@ def asof(df: DataFrame, killer: Killer | None = None) -> DataFrame:
     return timerheap.spark.with_side_outputs(joined)
 
 
+def over(df: DataFrame, killer: Killer | None = None) -> DataFrame:
+    df.createOrReplaceTempView("killed")
+    text = """SELECT k, at, n, LAG(n, 2) OVER w AS before, LEAD(n) OVER w AS after,
+        ROW_NUMBER() OVER w AS place, SUM(n) OVER w AS total, MAX(word) OVER (w ROWS 5 PRECEDING) AS most,
+        COUNT(*) OVER (w RANGE BETWEEN INTERVAL '0.7' SECOND PRECEDING AND CURRENT ROW) AS recent
+        FROM killed WINDOW w AS (PARTITION BY k ORDER BY at)"""
+    arguments: dict[str, Any] = {"lead_within": 900, "late": "emit", "max_parallelism": 8}
+    result = timerheap.spark.sql(df.sparkSession, text, "at - INTERVAL '0.3' SECOND", **arguments)
+    return timerheap.spark.with_side_outputs(result)
+
+
 QUERIES: dict[str, Callable[..., DataFrame]] = {
     "rows": lambda df, killer=None: process(df, Sessions(killer), "event_time"),
     "rows-arrival": lambda df, killer=None: process(df, Sessions(killer), "arrival"),
     "columns": lambda df, killer=None: process(df, Columns(killer), "event_time"),
     "columns-arrival": lambda df, killer=None: process(df, Columns(killer), "arrival"),
     "asof": asof,
+    "over": over,
     "hop": hop,
     "session": session,
     "twice": twice,

@@ -456,7 +456,7 @@ class Planner:
         """Return the rows of both tables of an as-of join as structs of the names `SIDES`."""
         tables, given = self._tables, []
         watermark, of_left, of_right = tables.watermark, tables.frame(node.left), tables.frame(node.right)
-        time = node.right_time or time_of_versions(of_right, node.right, watermark, node.time)
+        time = node.right_time or time_of_versions(of_right, node.right, watermark) or node.time
         for df, table, name in ((of_left, node.left, node.time), (of_right, node.right, time)):
             found, strategy = time_of_table(df, Table(table, time=name), watermark, tables.processing_time)
             if found is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
 
 from timerheap.spark._columns import KEPT, SEEN, WINDOW_COLUMNS
 from timerheap.spark._plan.arguments import (
@@ -135,14 +136,15 @@ def _behind(delay: int) -> WatermarkStrategy:
     return WatermarkStrategy.for_generator(partial(FlinkDelay, delay))._with("_delay", delay - 1)
 
 
-def time_of_versions(df: DataFrame, table: tuple[str, ...], watermark: Any, otherwise: str) -> str:
-    """Return the time column of a table that a query does not name: that of its watermark, or `otherwise`."""
-    text = watermark.get(".".join(table)) if isinstance(watermark, Mapping) else None
+def time_of_versions(df: DataFrame, table: tuple[str, ...], watermark: Any) -> str | None:
+    """Return the time column of a table that a query need not name, if its watermark says it."""
+    text = watermark.get(".".join(table)) if isinstance(watermark, Mapping) else watermark
     if isinstance(text, str):
         found = re.match(r"(?is)\s*(?:watermark\s+for\s+)?`?(\w+)`?\s*(?:-|as\b|$)", text)
         if found is not None and found[1] in df.columns:
             return found[1]
-    return str(Columns(f"table {table[-1]}", df).event_time("watermark", None) or otherwise)
+    found_time: str | None = Columns(f"table {table[-1]}", df).event_time("watermark", None)
+    return found_time
 
 
 def time_of_table(
@@ -165,6 +167,8 @@ def time_of_table(
             f"query: the time must be a column of table {table}, got {time}; the columns are {df.columns}. "
             f"For processing time pass a stream, no watermark for the table, and processing_time={time!r}"
         )
+    if not isinstance(node, Windowing):
+        _expect_time(df, node.table, time, watermark)
     if isinstance(strategy, str):  # "ts - INTERVAL '5' SECOND", perhaps after WATERMARK FOR ts AS
         name = f"`?{re.escape(time)}`?"
         strategy = re.sub(rf"(?is)^\s*(watermark\s+for\s+{name}\s+as\s+)?{name}\s*(-|$)", "", strategy)
@@ -185,3 +189,20 @@ def time_of_table(
             )
         strategy = _behind(delay or 0)
     return time, strategy
+
+
+def _expect_time(df: DataFrame, table: tuple[str, ...], time: str, watermark: Any) -> None:
+    """Raise if the column that orders a stream is not its time: rows would be late by any other column."""
+    field = df.schema[time]
+    if not df.isStreaming or WINDOW_BOUND in field.metadata or spark_delay(df, time) is not None:
+        return
+    known, shown = time_of_versions(df, table, watermark), f"query: streaming table {'.'.join(table)}"
+    if known not in (None, time):
+        raise ValueError(
+            f"{shown} must be ordered by its time {known!r}, got {time!r}; query a batch instead"
+        )
+    if known is None and isinstance(field.dataType, LongType):
+        raise ValueError(
+            f"{shown} must be ordered by its time, got the bigint {time!r}, of which nothing says that it is "
+            f"one; if it is, say so in watermark: \"{time} - INTERVAL '5' SECOND\""
+        )

@@ -84,18 +84,18 @@ def test_sessions_equal_the_model(steps: list[tuple[list[tuple[int, int, int]], 
         assert {key[1:] for key in open_ones} == {s[:2] for of_key in model.of_key.values() for s in of_key}
         if watermark is not None:
             assert shown(sessions.advance_watermark(watermark)) == model.advance(watermark)
-        starts, changed, gone = sessions.changes()
+        changed, gone = sessions.changes()
         restored_part = operator()
-        restored_part.restore(starts, changed, MIN_WATERMARK)
-        kept = {window: results for window, results in kept.items() if window[0] not in gone}
+        restored_part.restore(changed, MIN_WATERMARK)
+        dropped = {*changed.key_ids.tolist(), *gone.tolist()}
+        kept = {window: results for window, results in kept.items() if window[0] not in dropped}
         kept |= shown(restored_part.open_windows())
         assert kept == shown(sessions.open_windows())
         if restored:
             before, timer = sessions, sessions.next_timer()
             sessions = operator()
-            starts, state = before.snapshot()
             timers = before.timers if restored == "with timers" else None
-            sessions.restore(starts[::-1], state[::-1], before.watermark, timers)
+            sessions.restore(before.snapshot()[::-1], before.watermark, timers)
             sessions.late_rows = before.late_rows
             assert sessions.next_timer() == timer
         assert sessions.late_rows == model.late
@@ -116,9 +116,9 @@ def test_a_row_merges_only_the_sessions_of_its_key(monkeypatch: pytest.MonkeyPat
     sessions.add([7, 1000], [8, 8], {"v": [1, 1]})
     assert merged == [3]
     assert len(sessions) == 101
-    starts, state = sessions.snapshot()
+    state = sessions.snapshot()
     assert state.key_ids.tolist() == [*range(100), 1000]
-    assert starts[[7, 100]].tolist() == [7, 8]
+    assert state[[7, 100]].starts.tolist() == [7, 8]
 
 
 def test_invalid_input_raises_and_changes_nothing() -> None:

@@ -430,13 +430,15 @@ class Partials:
     key_ids: NDArray[np.int64]
     slice_ends: NDArray[np.int64]  # local ms, which identify slices
     accumulators: tuple[Accumulators, ...]  # of each aggregate of an `Aggregation`, COUNT(*) first
+    starts: NDArray[np.int64] | None = None  # of sessions, whose ends are the `slice_ends`
 
     def __len__(self) -> int:
         return len(self.key_ids)
 
     def __getitem__(self, rows: NDArray[Any] | slice) -> Partials:
         accumulators = tuple(tuple(field[rows] for field in fields) for fields in self.accumulators)
-        return Partials(self.key_ids[rows], self.slice_ends[rows], accumulators)
+        starts = None if self.starts is None else self.starts[rows]
+        return Partials(self.key_ids[rows], self.slice_ends[rows], accumulators, starts)
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -527,10 +529,12 @@ class Aggregation:
             tuple(concatenate(columns) for columns in zip(*accumulators, strict=True))
             for accumulators in zip(*(part.accumulators for part in kept), strict=True)
         )
+        starts = [part.starts for part in kept if part.starts is not None]
         return Partials(
             np.concatenate([part.key_ids for part in kept]),
             np.concatenate([part.slice_ends for part in kept]),
             tuple(fields),
+            np.concatenate(starts) if starts else None,
         )
 
     def empty(self) -> Partials:

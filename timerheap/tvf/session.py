@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +64,7 @@ class SessionWindowAggregate:
         self.aggregation = Aggregation(aggregates)
         self.watermark = MIN_WATERMARK
         self.late_rows = 0
-        self._starts = np.empty(0, np.int64)
-        self._sessions = self.aggregation.empty()  # here `slice_ends` holds the ends of the sessions
+        self._sessions = replace(self.aggregation.empty(), starts=np.empty(0, np.int64))
         self.timers = TimerHeap()
         self._changed = [np.empty(0, np.int64)]  # the keys whose sessions have changed
 
@@ -79,14 +79,14 @@ class SessionWindowAggregate:
         keys = column("key_ids", key_ids, np.size(timestamps))
         starts = self.assigner.zone.to_local(column("timestamps", timestamps))
         ends = add(starts, self.assigner.interval, "a session's end")
-        held = Intervals(self._sessions.key_ids, self._starts, self._sessions.slice_ends)
+        held = Intervals(self._sessions.key_ids, _starts(self._sessions), self._sessions.slice_ends)
         passed = self.assigner.zone.passed(self.watermark)
         late = late_for_sessions(Intervals(keys, starts, ends), held, passed)
         # Each row is accumulated in a slice of its own, and then merged with the sessions that it touches.
         numbers = np.arange(len(keys))
         rows = self.aggregation.accumulate(keys, numbers, inputs)
         kept = np.setdiff1d(numbers, late)
-        self._merge(starts[kept], Partials(keys[kept], ends[kept], rows[kept].accumulators))
+        self._merge(Partials(keys[kept], ends[kept], rows[kept].accumulators, starts[kept]))
         self.late_rows += len(late)
         return LateRows(late, lateness(self.watermark, self.assigner.zone.passes_at(ends[late] - 1)))
 
@@ -101,7 +101,7 @@ class SessionWindowAggregate:
             ended = self._sessions.slice_ends - 1 <= self.assigner.zone.passed(watermark)
         results = self._evaluate(ended)
         self._changed.append(self._sessions.key_ids[ended])
-        self._starts, self._sessions = self._starts[~ended], self._sessions[~ended]
+        self._sessions = self._sessions[~ended]
         self.timers.pop_due(watermark)
         self.watermark = watermark
         return results
@@ -115,34 +115,27 @@ class SessionWindowAggregate:
         head = self.timers.peek()
         return None if head is None else head.timestamp
 
-    def snapshot(self) -> tuple[NDArray[np.int64], Partials]:
-        """Return the state: the starts of the sessions, and their ends (as slices) and accumulators. O(1)."""
-        return self._starts, self._sessions
+    def snapshot(self) -> Partials:
+        """Return the state: the sessions, whose ends are those of slices, by key and start. O(1)."""
+        return self._sessions
 
-    def changes(self) -> tuple[NDArray[np.int64], Partials, NDArray[np.int64]]:
+    def changes(self) -> tuple[Partials, NDArray[np.int64]]:
         """Return what has changed since the last call, or since `restore`.
 
-        All sessions of the keys with a changed session, as in `snapshot`; and those keys, including keys that
-        no longer have a session.
+        All sessions of the keys with a changed session; and the keys that no longer have a session.
         """
         keys = np.unique(np.concatenate(self._changed))
         self._changed = [np.empty(0, np.int64)]
-        rows = self._rows_of(keys)
-        return self._starts[rows], self._sessions[rows], keys
+        changed = self._sessions[self._rows_of(keys)]
+        return changed, np.setdiff1d(keys, changed.key_ids)
 
-    def restore(
-        self, starts: NDArray[np.int64], sessions: Partials, watermark: int, timers: TimerHeap | None = None
-    ) -> None:
-        """Replace the state with that of an operator with the same gap and aggregates.
+    def restore(self, sessions: Partials, watermark: int, timers: TimerHeap | None = None) -> None:
+        """Replace the state with that of an operator with the same gap; see `GlobalWindowAggregate.restore`.
 
-        starts, sessions: what `snapshot` returned, in any order
-        watermark: the watermark of that operator
-        timers: the `timers` of that operator, which are moved; by default they are made anew
+        sessions: what `snapshot` returned, or the collected sessions of `changes`, in any order
         """
         self.watermark = int64("watermark", watermark)
-        starts = column("starts", starts, len(sessions))
-        order = _by_key(sessions.key_ids, starts)
-        self._starts, self._sessions = starts[order], sessions[order]
+        self._sessions = sessions[_by_key(sessions.key_ids, _starts(sessions))]
         self._changed = [np.empty(0, np.int64)]
         if timers is not None:
             self.timers = timers
@@ -163,14 +156,14 @@ class SessionWindowAggregate:
         rows: NDArray[np.intp] = np.arange(sizes.sum()) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
         return rows
 
-    def _merge(self, starts: NDArray[np.int64], rows: Partials) -> None:
+    def _merge(self, rows: Partials) -> None:
         """Merge sessions with those of the state that they touch."""
         if not len(rows):
             return
         held = self._rows_of(np.unique(rows.key_ids))
         before = len(held)
         both = self.aggregation.concatenate([self._sessions[held], rows])
-        both_starts = np.concatenate([self._starts[held], starts])
+        both_starts = _starts(both)
         order = np.lexsort((both_starts, both.key_ids))
         keys, begins, ends = both.key_ids[order], both_starts[order], both.slice_ends[order]
         new = np.ones(len(order), np.bool_)
@@ -182,34 +175,34 @@ class SessionWindowAggregate:
             both.key_ids[groups.firsts],
             np.maximum.reduceat(both.slice_ends[groups.order], groups.starts),
             self.aggregation.merge_accumulators(groups, both.accumulators),
+            np.minimum.reduceat(both_starts[groups.order], groups.starts),
         )
         touched = np.maximum.reduceat(groups.order, groups.starts) >= before
         old = np.flatnonzero(np.repeat(touched, groups.sizes) & (groups.order < before))
         gone, come = self._timers_of(both[groups.order[old]]), self._timers_of(merged[touched])
-        begins = np.minimum.reduceat(both_starts[groups.order], groups.starts)
-        self._replace(held, begins, merged)
+        self._replace(held, merged)
         self._changed.append(rows.key_ids)
         self.timers.remove_many(*gone)
         self.timers.push_many(*come)
 
-    def _replace(self, held: NDArray[np.intp], starts: NDArray[np.int64], sessions: Partials) -> None:
+    def _replace(self, held: NDArray[np.intp], sessions: Partials) -> None:
         """Replace all sessions of some keys, which are `held`, by others of these keys, sorted."""
         size, key_ids = len(self._sessions), self._sessions.key_ids
         kept = np.delete(np.arange(size), held)
         places = np.searchsorted(key_ids[kept], sessions.key_ids)
         order = np.insert(kept, places, size + np.arange(len(sessions)))
-        both = self.aggregation.concatenate([self._sessions, sessions])
-        self._starts, self._sessions = np.concatenate([self._starts, starts])[order], both[order]
+        self._sessions = self.aggregation.concatenate([self._sessions, sessions])[order]
 
     def _evaluate(self, which: NDArray[np.bool_]) -> WindowResults:
-        starts, sessions = self._starts[which], self._sessions[which]
-        there = np.flatnonzero(sessions.rows != 0)
-        order = there[np.argsort(sessions.slice_ends[there], kind="stable")]
-        starts, sessions = starts[order], sessions[order]
-        times = self.assigner.zone.to_epoch(sessions.slice_ends - 1)
-        return WindowResults(
-            sessions.key_ids, starts, sessions.slice_ends, times, self.aggregation.results(sessions)
-        )
+        there = np.flatnonzero(which & (self._sessions.rows != 0))
+        sessions = self._sessions[there[np.argsort(self._sessions.slice_ends[there], kind="stable")]]
+        keys, ends, results = sessions.key_ids, sessions.slice_ends, self.aggregation.results(sessions)
+        return WindowResults(keys, _starts(sessions), ends, self.assigner.zone.to_epoch(ends - 1), results)
+
+
+def _starts(sessions: Partials) -> NDArray[np.int64]:
+    assert sessions.starts is not None
+    return sessions.starts
 
 
 def _by_key(key_ids: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.intp]:

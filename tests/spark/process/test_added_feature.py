@@ -22,7 +22,7 @@ from timerheap import KeyedProcessFunction
 from timerheap.spark import read_checkpoint
 from timerheap.spark._group.checkpoint import OWN, Manifest, Stored
 from timerheap.spark._group.key_group import GroupLayout, KeyGroup, load_group
-from timerheap.spark._windows.window_runner import SessionsPart, SlicesPart
+from timerheap.spark._windows.window_runner import WindowsPart
 
 Row = dict[str, Any]
 ENGINE = ("_query.py", "_plan", "_exchange", "_worker", "_group")
@@ -139,9 +139,8 @@ def test_a_group_goes_on_in_another_process_and_from_its_checkpoint() -> None:
 
 
 def test_each_feature_has_a_kind_of_its_own() -> None:
-    assert SlicesPart.kind == SessionsPart.kind
-    assert {SlicesPart.kind, FIRST_TIMES} <= OWN
-    assert SlicesPart.kind != FIRST_TIMES
+    assert {WindowsPart.kind, FIRST_TIMES} <= OWN
+    assert WindowsPart.kind != FIRST_TIMES
 
 
 def test_the_engine_does_not_know_it() -> None:

@@ -35,7 +35,7 @@ from timerheap.spark._group.timers import in_order
 from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._windows.partial_aggregates import WindowSpec
-from timerheap.spark._windows.window_runner import SessionsPart, SlicesPart
+from timerheap.spark._windows.window_runner import WindowsPart
 from timerheap.spark._worker.states import GroupRuntimeContext
 from timerheap.tvf import HoppingSliceAssigner
 from timerheap.tvf.aggregates import Max, Sum
@@ -164,16 +164,14 @@ def test_what_a_save_writes_depends_on_the_state_and_the_input_alone(batches: in
 
 
 @pytest.mark.parametrize(
-    ("part", "assigner"),
-    [(SlicesPart, HoppingSliceAssigner(60, 20)), (SessionsPart, SessionUnsliceAssigner(15))],
-    ids=["slices", "sessions"],
+    "assigner", [HoppingSliceAssigner(60, 20), SessionUnsliceAssigner(15)], ids=["slices", "sessions"]
 )
-def test_what_a_save_writes_of_windows_depends_on_their_state_alone(part: Any, assigner: Any) -> None:
+def test_what_a_save_writes_of_windows_depends_on_their_state_alone(assigner: Any) -> None:
     aggregates = [Sum("n", np.int64), CountDistinct("text", object), Max("text", object)]
     spec, draw = WindowSpec(assigner, aggregates, {"text": pa.string()}, "windows"), random.Random(1)
     arena = Arena()
     ways = ["live", "attached", "loaded"]
-    windows = [part(spec, arena) for _ in ways]
+    windows = [WindowsPart(spec, arena) for _ in ways]
     stored, stores = [Stored(Manifest(4)) for _ in ways], [MemoryStore() for _ in ways]
     for watermark in range(0, 500, 10):
         times = [draw.randrange(watermark, watermark + 60) for _ in range(draw.randrange(8))]
@@ -181,10 +179,10 @@ def test_what_a_save_writes_of_windows_depends_on_their_state_alone(part: Any, a
         columns = {"n": times, "text": np.array([draw.choice("xyz") * (t % 3) for t in times], object)}
         for at, (way, store) in enumerate(zip(ways, stores, strict=True)):
             if way == "attached":
-                windows[at] = part(spec, arena, json.loads(json.dumps(windows[at].head())))
+                windows[at] = WindowsPart(spec, arena, json.loads(json.dumps(windows[at].head())))
                 stored[at] = Stored(stored[at].manifest)
             elif way == "loaded" and watermark:
-                windows[at] = part(spec, arena)
+                windows[at] = WindowsPart(spec, arena)
                 stored[at] = Stored.load(store, store.read_manifest(), lambda *_, at=at: windows[at])
                 windows[at].loaded(watermark - 10)
             windows[at].windows.add(keys, times, columns)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from timerheap.spark._group.tables import last_rows
 from timerheap.spark._windows.partial_aggregates import WindowSpec
-from timerheap.spark._windows.window_runner import SlicesPart
+from timerheap.spark._windows.window_runner import WindowsPart
 from timerheap.tvf import TumblingSliceAssigner
 from timerheap.tvf.aggregates import Count
 
 IDS = st.integers(0, 4)
 ROWS = pa.schema([("id", pa.int64()), ("value", pa.large_string())])
-WINDOWS = SlicesPart(WindowSpec(TumblingSliceAssigner(1), [Count()], {}, "windows"))
+WINDOWS = WindowsPart(WindowSpec(TumblingSliceAssigner(1), [Count()], {}, "windows"))
 VERSIONS = pa.schema(
     [(WINDOWS._version, pa.int64()), (WINDOWS._group, pa.int64()), ("value", pa.large_string())]
 )

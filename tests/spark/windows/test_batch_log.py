@@ -13,7 +13,7 @@ from memories import Arena
 
 from timerheap.spark._group.memory import PROCESS
 from timerheap.spark._windows.partial_aggregates import WindowSpec
-from timerheap.spark._windows.window_runner import BatchLog, SessionsPart, SlicesPart
+from timerheap.spark._windows.window_runner import BatchLog, WindowsPart
 from timerheap.tvf import HoppingSliceAssigner
 from timerheap.tvf.aggregates import Sum
 from timerheap.tvf.distinct import CountDistinct
@@ -27,15 +27,13 @@ def numbers(*values: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(
-    ("part", "assigner"),
-    [(SlicesPart, HoppingSliceAssigner(60, 20)), (SessionsPart, SessionUnsliceAssigner(15))],
-    ids=["slices", "sessions"],
+    "assigner", [HoppingSliceAssigner(60, 20), SessionUnsliceAssigner(15)], ids=["slices", "sessions"]
 )
-def test_windows_that_are_handed_over_equal_windows_that_stay(part: Any, assigner: Any) -> None:
+def test_windows_that_are_handed_over_equal_windows_that_stay(assigner: Any) -> None:
     random_ = random.Random(3)
     aggregates = [Sum("v", np.int64), CountDistinct("v", np.int64)]
     spec, arena = WindowSpec(assigner, aggregates, {}, "windows"), Arena()
-    stays, moves = part(spec), part(spec, arena)
+    stays, moves = WindowsPart(spec), WindowsPart(spec, arena)
     fired = 0
     for watermark in range(0, 1000, 10):
         rows = [random_.randrange(watermark, watermark + 40) for _ in range(random_.randrange(5))]
@@ -50,11 +48,10 @@ def test_windows_that_are_handed_over_equal_windows_that_stay(part: Any, assigne
         assert repr(results[0]) == repr(results[1])
         fired += len(results[0].key_ids)
         head = json.loads(json.dumps(moves.head()))
-        moves = part(spec, arena, head)
+        moves = WindowsPart(spec, arena, head)
         assert moves.snapshot().equals(stays.snapshot())
         assert moves.count_losses() == stays.count_losses()
-        if part is SlicesPart:
-            assert moves.windows.timers._head() == head[-1], "the timers stay where they are"
+        assert moves.windows.timers._head() == head[-1], "the timers stay where they are"
     assert fired > 30
     assert sum(len(block.bytes) for block in arena.blocks.values()) < 100_000
 

@@ -102,7 +102,7 @@ class SessionRows(BatchProcessFunction):
         """Emit the sessions that have ended."""
         keys, zone = np.unique(due.ids), self._assigner.zone
         ids, rows, sessions = self._held(keys)
-        starts, every = sessions.snapshot()  # by key and start
+        every = sessions.snapshot()  # by key and start
         local = zone.to_local(rows.field("time").to_numpy())
         order = np.lexsort((local, ids))
         numbers = np.repeat(np.arange(len(every)), every.rows)  # of the session of each row in this order
@@ -110,8 +110,10 @@ class SessionRows(BatchProcessFunction):
         over = (every.slice_ends - 1 <= zone.passed(watermark))[numbers]
         sessions.advance_watermark(watermark)
         emitted = rows.take(pa.array(order[over])).field("row")
-        starts, ends = starts[numbers[over]], every.slice_ends[numbers[over]]
-        bounds = zip((starts, ends, zone.to_epoch(ends - 1)), self._bounds.types, strict=True)
+        ended = every[numbers[over]]
+        assert ended.starts is not None
+        times = ended.starts, ended.slice_ends, zone.to_epoch(ended.slice_ends - 1)
+        bounds = zip(times, self._bounds.types, strict=True)
         columns = [pa.array(ms * 1000).cast(type_) for ms, type_ in bounds]
         names = [*self._columns, *self._bounds.names]
         yield pa.RecordBatch.from_arrays([*emitted.flatten(), *columns], names=names)
@@ -140,7 +142,7 @@ class SessionRows(BatchProcessFunction):
         offsets = pa.array(np.append(0, ends).astype(np.int32))
         none = pa.array(np.diff(ends, prepend=0) == 0)
         self._rows.update_many(keys, pa.ListArray.from_arrays(offsets, rows, mask=none))
-        _, still = sessions.snapshot()
+        still = sessions.snapshot()
         found, first = np.unique(still.key_ids, return_index=True)
         times = self._assigner.zone.passes_at(still.slice_ends[first] - 1)
         ctx.timer_service().register_event_time_timers(found, times, name="end")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from timerheap._native._core import SliceGroups
 from timerheap._values import Convert, checker, local_leaf, local_reader, reader
 from timerheap.spark._arrow import event_millis, view_of
-from timerheap.spark._columns import ACCUMULATOR, HASH, KEY_HASH, SLICE_END
+from timerheap.spark._columns import ACCUMULATOR, HASH, KEY_HASH, SESSION_START, SLICE_END
 from timerheap.tvf.accumulators import Aggregate
 from timerheap.tvf.aggregates import Aggregation, Partials
 from timerheap.tvf.columns import Groups, Multisets
@@ -30,7 +30,7 @@ class WindowSpec:
 
 
 class PartialColumns:
-    """Converts `Partials` to Arrow columns and back: `KEY_HASH`, `SLICE_END` and the accumulators' fields."""
+    """Converts `Partials` to Arrow columns and back: ids, ends, accumulators' fields, starts of sessions."""
 
     def __init__(self, spec: WindowSpec) -> None:
         self.aggregation = Aggregation(spec.aggregates)
@@ -43,13 +43,14 @@ class PartialColumns:
         ]
         names = [KEY_HASH, SLICE_END, *self._names]
         self.schema = pa.schema(list(zip(names, [pa.int64(), pa.int64(), *types], strict=True)))
+        if isinstance(spec.assigner, SessionUnsliceAssigner):
+            self.schema = self.schema.append(pa.field(SESSION_START, pa.int64()))
 
     def to_arrow(self, partials: Partials) -> list[pa.Array]:
         """Return partials as the columns of `schema`."""
         columns = [pa.array(partials.key_ids), pa.array(partials.slice_ends)]
-        for field, type_, aggregate in zip(
-            partials.fields, self.schema.types[2:], self._of_fields, strict=True
-        ):
+        types = (self.schema.field(name).type for name in self._names)
+        for field, type_, aggregate in zip(partials.fields, types, self._of_fields, strict=True):
             try:
                 columns.append(_to_arrow(field, type_))
             except pa.ArrowInvalid as error:
@@ -57,13 +58,14 @@ class PartialColumns:
                     f"{aggregate} must fit into {type_}, got a larger value ({error}); cast its column to a "
                     "smaller type"
                 ) from None
-        return columns
+        return columns if partials.starts is None else [*columns, pa.array(partials.starts)]
 
     def from_arrow(self, rows: pa.RecordBatch) -> Partials:
         """Build partials from the columns of `schema`."""
         fields = [_from_arrow(rows.column(n), like) for n, like in zip(self._names, self._like, strict=True)]
         key_ids, slice_ends = rows.column(KEY_HASH).to_numpy(), rows.column(SLICE_END).to_numpy()
-        return Partials(key_ids, slice_ends, self.aggregation.nested(fields))
+        starts = rows.column(SESSION_START).to_numpy() if SESSION_START in self.schema.names else None
+        return Partials(key_ids, slice_ends, self.aggregation.nested(fields), starts)
 
 
 def _arrow_type(like: np.ndarray | Multisets, object_type: pa.DataType | None) -> pa.DataType:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,7 @@ from timerheap.spark._worker.partition import KeyedWork, RowsAhead, Runner
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf.aggregates import Partials
 from timerheap.tvf.session import SessionWindowAggregate
-from timerheap.tvf.slices import SessionUnsliceAssigner, SliceAssigner
+from timerheap.tvf.slices import SliceAssigner
 from timerheap.tvf.window_aggregate import GlobalWindowAggregate, WindowResults
 
 _SLACK = 64 << 10
@@ -95,8 +94,8 @@ class BatchLog:
         return [(block.at, size) for block, size in self._blocks]
 
 
-class WindowsPart(ABC):
-    """Windows whose accumulators are checkpointed in groups: by slice, or by key.
+class WindowsPart:
+    """Windows whose accumulators are checkpointed in groups: slices, or the sessions of a key.
 
     A changed group is written in full, after a row without a version, which deletes what was written of the
     group before. `memory` has the timers, and a log of the changes, from which another process rebuilds the
@@ -107,39 +106,44 @@ class WindowsPart(ABC):
     id_column = 0
     windows: GlobalWindowAggregate | SessionWindowAggregate
     _losses: int
-    _group: ClassVar[str]  # the column with the group of an accumulator
-    _version: ClassVar[str]  # a column that is null only in rows that delete
-    _more: ClassVar[list[pa.Field]] = []  # columns after those of `PartialColumns`
 
     def __init__(self, spec: WindowSpec, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
         self._losses, watermark, log, timers = head or (0, MIN_WATERMARK, (), None)
         self.name = spec.name
         self.columns = PartialColumns(spec)
-        self.schema = pa.schema([*self.columns.schema, *self._more])
+        self.schema = self.columns.schema
         self._replayed: list[pa.RecordBatch] = []
         self._log = BatchLog(self.schema, memory, log)
-        self.windows = self._new_windows(spec)
+        # The columns with the group of an accumulator, and one that is null only in rows that delete.
+        if isinstance(spec.assigner, SliceAssigner):
+            self._group, self._version = SLICE_END, KEY_HASH
+            self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
+        else:
+            self._group, self._version = KEY_HASH, SESSION_START
+            gap, zone = spec.assigner.interval, spec.assigner.zone.name
+            self.windows = SessionWindowAggregate(gap, spec.aggregates, zone)
         if timers is None:
             self.windows.timers._lend(memory)
             return
         for batch in self._log:  # O(size)
             self.replay(batch)
-        self._restore(self._stored(), watermark, TimerHeap._attach(memory, timers))
+        self._restore(watermark, TimerHeap._attach(memory, timers))
 
     def head(self) -> list[Any]:
         return [self._losses, self.windows.watermark, self._log.head(), self.windows.timers._head()]
 
     def loaded(self, watermark: int) -> None:
         """Restore the windows at the stored watermark, after all chunks have been replayed."""
-        self._restore(self._stored(), watermark)
+        self._restore(watermark)
         self._log.replace(self.snapshot)
 
-    def _stored(self) -> pa.RecordBatch:
-        """Return the rows of all accumulators that were replayed."""
+    def _restore(self, watermark: int, timers: TimerHeap | None = None) -> None:
+        """Restore the windows from the rows that were replayed, with timers that were attached, if any."""
         batches, self._replayed = self._replayed, []
-        if not batches:
-            return pa.RecordBatch.from_pylist([], self.schema)
-        return with_version(self.merge(batches), self._version)
+        rows = pa.RecordBatch.from_pylist([], self.schema)
+        if batches:
+            rows = with_version(self.merge(batches), self._version)
+        self.windows.restore(self.columns.from_arrow(rows), watermark, timers)
 
     def count_losses(self) -> int:
         return self._losses
@@ -156,44 +160,23 @@ class WindowsPart(ABC):
         )
 
     def ids(self) -> np.ndarray:
-        return self._partials().key_ids
-
-    @staticmethod
-    @abstractmethod
-    def _new_windows(spec: WindowSpec) -> GlobalWindowAggregate | SessionWindowAggregate:
-        """Return windows without accumulators."""
-
-    @abstractmethod
-    def _partials(self) -> Partials:
-        """Return all accumulators; O(1)."""
-
-    @abstractmethod
-    def _all(self) -> list[pa.Array]:
-        """Return all accumulators as the columns of `schema`."""
-
-    @abstractmethod
-    def _changed(self) -> tuple[list[pa.Array], np.ndarray] | None:
-        """Return the groups that have changed or are gone since the last call, or None; count the losses.
-
-        Before the groups stand their accumulators, as the columns of `schema`.
-        """
-
-    @abstractmethod
-    def _restore(self, rows: pa.RecordBatch, watermark: int, timers: TimerHeap | None = None) -> None:
-        """Restore the windows from the columns of `_all`, with the timers that were attached, if any."""
+        return self.windows.snapshot().key_ids
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
     def changes(self) -> pa.RecordBatch | None:
-        changed = self._changed()
-        if changed is None:
+        changed, gone = self.windows.changes()
+        self._losses += len(gone)
+        groups = changed.slice_ends if self._group == SLICE_END else changed.key_ids
+        groups = np.append(np.unique(groups), gone)
+        if not len(groups):
             return None
-        changes = self._batch(*changed)
-        self._log.append(changes, self._partials().nbytes, self.snapshot)
+        changes = self._batch(changed, groups)
+        self._log.append(changes, self.windows.snapshot().nbytes, self.snapshot)
         return changes
 
     def snapshot(self) -> pa.RecordBatch:
-        return self._batch(self._all(), np.empty(0, np.int64))
+        return self._batch(self.windows.snapshot(), np.empty(0, np.int64))
 
     def replay(self, batch: pa.RecordBatch) -> None:
         if batch.schema != self.schema:
@@ -203,78 +186,21 @@ class WindowsPart(ABC):
             )
         self._replayed.append(widen(batch))
 
-    def reserve(self, times: float) -> None:  # noqa: B027
+    def reserve(self, times: float) -> None:
         """Do nothing: chunks are kept until `loaded`."""
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         return latest_versions(batches, self._group, self._version)
 
     def __len__(self) -> int:
-        return len(self._partials())
+        return len(self.windows)
 
-    def _batch(self, columns: list[pa.Array], deleted: np.ndarray) -> pa.RecordBatch:
+    def _batch(self, partials: Partials, deleted: np.ndarray) -> pa.RecordBatch:
+        columns = self.columns.to_arrow(partials)
         deletions = [pa.nulls(len(deleted), field.type) for field in self.schema]
         deletions[self.schema.get_field_index(self._group)] = pa.array(deleted)
         both = [pa.concat_arrays(pair) for pair in zip(deletions, columns, strict=True)]
         return pa.RecordBatch.from_arrays(both, schema=self.schema)
-
-
-class SlicesPart(WindowsPart):
-    """A `GlobalWindowAggregate` that checkpoints the slices that have changed; see `WindowsPart`."""
-
-    windows: GlobalWindowAggregate
-    _group, _version = SLICE_END, KEY_HASH
-
-    @staticmethod
-    def _new_windows(spec: WindowSpec) -> GlobalWindowAggregate:
-        assert isinstance(spec.assigner, SliceAssigner)
-        return GlobalWindowAggregate(spec.assigner, spec.aggregates)
-
-    def _partials(self) -> Partials:
-        return self.windows.snapshot()
-
-    def _all(self) -> list[pa.Array]:
-        return self.columns.to_arrow(self.windows.snapshot())
-
-    def _changed(self) -> tuple[list[pa.Array], np.ndarray] | None:
-        slices, gone = self.windows.changes()
-        self._losses += len(gone)
-        ends = np.append(np.unique(slices.slice_ends), gone)
-        return (self.columns.to_arrow(slices), ends) if len(ends) else None
-
-    def _restore(self, rows: pa.RecordBatch, watermark: int, timers: TimerHeap | None = None) -> None:
-        self.windows.restore(self.columns.from_arrow(rows), watermark, timers=timers)
-
-
-class SessionsPart(WindowsPart):
-    """A `SessionWindowAggregate` that checkpoints the sessions of changed keys; see `WindowsPart`."""
-
-    windows: SessionWindowAggregate
-    _group, _version = KEY_HASH, SESSION_START
-    _more: ClassVar[list[pa.Field]] = [pa.field(SESSION_START, pa.int64())]
-
-    @staticmethod
-    def _new_windows(spec: WindowSpec) -> SessionWindowAggregate:
-        assert isinstance(spec.assigner, SessionUnsliceAssigner)
-        return SessionWindowAggregate(spec.assigner.interval, spec.aggregates, spec.assigner.zone.name)
-
-    def _partials(self) -> Partials:
-        return self.windows.snapshot()[1]
-
-    def _all(self) -> list[pa.Array]:
-        return self._columns(*self.windows.snapshot())
-
-    def _changed(self) -> tuple[list[pa.Array], np.ndarray] | None:
-        starts, sessions, keys = self.windows.changes()
-        self._losses += len(np.setdiff1d(keys, sessions.key_ids))
-        return (self._columns(starts, sessions), keys) if len(keys) else None
-
-    def _columns(self, starts: np.ndarray, sessions: Partials) -> list[pa.Array]:
-        return [*self.columns.to_arrow(sessions), pa.array(starts)]
-
-    def _restore(self, rows: pa.RecordBatch, watermark: int, timers: TimerHeap | None = None) -> None:
-        starts, sessions = rows.column(SESSION_START).to_numpy(), self.columns.from_arrow(rows)
-        self.windows.restore(starts, sessions, watermark, timers=timers)
 
 
 @dataclass(frozen=True)
@@ -297,8 +223,7 @@ class WindowWork(KeyedWork):
         return self.spec.name
 
     def part(self, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> WindowsPart:
-        sliced = isinstance(self.spec.assigner, SliceAssigner)
-        return (SlicesPart if sliced else SessionsPart)(self.spec, memory, head)
+        return WindowsPart(self.spec, memory, head)
 
 
 class WindowRunner(Runner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 from timerheap._native._core import xxh64
 from timerheap.spark._columns import AHEAD, CHANNEL, INPUT, KEPT
 from timerheap.spark._exchange.packer import Broadcaster, Packer
-from timerheap.spark._windows.partial_aggregates import LocalStage, WindowSpec
+from timerheap.spark._windows.partial_aggregates import SlicedRows, WindowSpec
 from timerheap.tvf import TumblingSliceAssigner
 from timerheap.tvf.aggregates import Max, Sum
 from timerheap.tvf.distinct import CountDistinct
@@ -55,7 +56,7 @@ def main() -> None:
     number, text = np.dtype(np.int64), np.dtype(object)
     aggregates = [Sum("n", number), Max("n", number), CountDistinct("n", number), CountDistinct("word", text)]
     spec = WindowSpec(TumblingSliceAssigner(60_000), aggregates, {"word": pa.string()}, "windows")
-    local = LocalStage(spec, ["k"], "at", {"n": number, "word": text})
+    local = partial(SlicedRows, spec, ["k"], "at", {"n": number, "word": text})
     for packer, rows in (
         (Packer("k", "at", 8), batches),
         (Packer("k", "at", 8, reduce=local), flat),

@@ -15,7 +15,7 @@ from timerheap import AggregateFunction
 from timerheap.spark._arrow import event_millis
 from timerheap.spark._columns import HASH, SLICE_END
 from timerheap.spark._group.tables import KeyTable
-from timerheap.spark._windows.partial_aggregates import LocalStage, PartialColumns, WindowSpec, input_column
+from timerheap.spark._windows.partial_aggregates import PartialColumns, SlicedRows, WindowSpec, input_column
 from timerheap.tvf.accumulators import Aggregate
 from timerheap.tvf.aggregates import Aggregation, Avg, Count, Max, Min, PythonAggregate, Sum, Variance
 from timerheap.tvf.distinct import ApproxCountDistinct, CountDistinct
@@ -94,18 +94,20 @@ def rows_of(draw: np.random.Generator, key: str, n: int, collisions: bool) -> pa
     return pa.RecordBatch.from_pydict(columns)
 
 
-def by_sorting(stage: LocalStage, rows: pa.RecordBatch) -> pa.RecordBatch:
+def by_sorting(
+    spec: WindowSpec, key: list[str], dtypes: dict[str, np.dtype[Any]], rows: pa.RecordBatch
+) -> pa.RecordBatch:
     """Return the slices of rows, from the ids of their keys and a sort."""
-    keys = KeyTable([rows.schema.field(name) for name in stage.key])
-    ids = keys.resolve(rows.column(HASH).to_numpy(), [rows.column(name) for name in stage.key])
-    inputs = {name: input_column(rows.column(name), dtype) for name, dtype in stage.inputs.items()}
-    assert isinstance(stage.spec.assigner, SliceAssigner)
-    ends = stage.spec.assigner.assign_slice_ends(event_millis(rows.column(stage.event_time)))
-    partials = Aggregation(stage.spec.aggregates).accumulate(ids, ends, inputs)
-    columns = PartialColumns(stage.spec)
+    keys = KeyTable([rows.schema.field(name) for name in key])
+    ids = keys.resolve(rows.column(HASH).to_numpy(), [rows.column(name) for name in key])
+    inputs = {name: input_column(rows.column(name), dtype) for name, dtype in dtypes.items()}
+    assert isinstance(spec.assigner, SliceAssigner)
+    ends = spec.assigner.assign_slice_ends(event_millis(rows.column("at")))
+    partials = Aggregation(spec.aggregates).accumulate(ids, ends, inputs)
+    columns = PartialColumns(spec)
     _, *accumulators = columns.to_arrow(partials)
     arrays = [*keys.keys(partials.key_ids).columns, *accumulators, pa.array(keys.hashes(partials.key_ids))]
-    return pa.RecordBatch.from_arrays(arrays, names=[*stage.key, *columns.schema.names[1:], HASH])
+    return pa.RecordBatch.from_arrays(arrays, names=[*key, *columns.schema.names[1:], HASH])
 
 
 def ordered(slices: pa.RecordBatch) -> list[str]:
@@ -126,29 +128,27 @@ def test_slices_are_those_of_a_sort(key: str, collisions: bool) -> None:
     ):
         spec = WindowSpec(assigner, chosen, types, "windows")
         names = [f"k{at}" for at in range(len(KEYS[key]))]
-        stage = LocalStage(spec, names, "at", dtypes)
         rows = rows_of(draw, key, 400, collisions)
-        buffer = stage()
+        buffer = SlicedRows(spec, names, "at", dtypes)
         for begin, end in ((0, 150), (150, 151), (151, 400)):
             part = rows.slice(begin, end - begin)
             buffer.add(part, part.column(HASH).to_numpy())
         slices = buffer.drain()
-        assert slices.schema.equals(by_sorting(stage, rows).schema)
-        assert ordered(slices) == ordered(by_sorting(stage, rows))
+        assert slices.schema.equals(by_sorting(spec, names, dtypes, rows).schema)
+        assert ordered(slices) == ordered(by_sorting(spec, names, dtypes, rows))
         again = rows_of(draw, key, 50, collisions)  # a drained buffer is empty
         buffer.add(again, again.column(HASH).to_numpy())
-        assert ordered(buffer.drain()) == ordered(by_sorting(stage, again))
+        assert ordered(buffer.drain()) == ordered(by_sorting(spec, names, dtypes, again))
 
 
 def test_slices_are_in_the_order_in_which_they_first_occur() -> None:
-    stage = LocalStage(WindowSpec(TumblingSliceAssigner(10), [Count()], {}, "windows"), ["k"], "at", {})
+    buffer = SlicedRows(WindowSpec(TumblingSliceAssigner(10), [Count()], {}, "windows"), ["k"], "at", {})
     columns = {
         "k": pa.array(["b", "a", "b", "a"]),
         "at": pa.array([15, 25, 5, 26]),
         HASH: pa.array([7, 8, 7, 8]),
     }
     rows = pa.RecordBatch.from_pydict(columns)
-    buffer = stage()
     buffer.add(rows, rows.column(HASH).to_numpy())
     drained = buffer.drain()
     assert drained.column("k").to_pylist() == ["b", "a", "b"]

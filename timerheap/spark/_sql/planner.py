@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from types import MappingProxyType
 
 from pyspark.sql import Column, DataFrame
@@ -281,7 +281,7 @@ class Planner:
             result,
             found.tables,
             ended=found.ended,
-            local=None if found.ended else LocalFirstRows(ranking, [*node.keys]),
+            local=None if found.ended else partial(LocalFirstRows, ranking, [*node.keys]),
         )
         return replace(ranked, df=ranked.df.toDF(*map(name_of_column, names), node.name))
 
@@ -543,7 +543,7 @@ class Planner:
         *,
         time: str | None = ENDS,
         ended: bool = False,
-        local: LocalFirstRows | None = None,
+        local: Callable[[], LocalFirstRows] | None = None,
         order: RowOrder = "event_time",
         late: Late = "drop",
         emits: bool = False,

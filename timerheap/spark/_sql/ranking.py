@@ -127,21 +127,12 @@ class FirstRows(BatchProcessFunction):
         yield rows.append_column(self._ranking.name, pa.array(numbers))
 
 
-@dataclass(frozen=True)
 class LocalFirstRows:
     """Reduces the rows of a task to those that may be among the first of their window and key."""
 
-    ranking: Ranking
-    key: list[str]
-
-    def __call__(self) -> _Reducer:
-        return _Reducer(self)
-
-
-class _Reducer:
-    def __init__(self, stage: LocalFirstRows) -> None:
+    def __init__(self, ranking: Ranking, key: list[str]) -> None:
         task = TaskContext.get()
-        self._stage = stage
+        self._ranking, self._key = ranking, key
         self._count = (0 if task is None else task.partitionId()) << 40  # so that rows of tasks are apart
         self._batch = int((task and task.getLocalProperty("streaming.sql.batchId")) or 0)
         self._rows: list[pa.RecordBatch] = []
@@ -161,10 +152,10 @@ class _Reducer:
         """Remove all rows, of which there must be some, and return the first, with `HASH`."""
         rows, hashes = pa.concat_batches(self._rows), np.concatenate(self._hashes)
         self._rows, self._hashes = [], []
-        groups = SliceGroups(len(self._stage.key) + len(WINDOW))
-        views = [view_of(rows.column(name)) for name in (*self._stage.key, *WINDOW)]
+        groups = SliceGroups(len(self._key) + len(WINDOW))
+        views = [view_of(rows.column(name)) for name in (*self._key, *WINDOW)]
         groups.add(hashes, rows.column(ENDS).to_numpy(), views)
         numbers = np.empty(len(rows), np.int64)
         numbers[groups.order()] = np.repeat(np.arange(len(groups)), groups.groups()[2])
-        chosen, _ = self._stage.ranking.first(rows, numbers)
+        chosen, _ = self._ranking.first(rows, numbers)
         return rows.take(pa.array(chosen)).append_column(HASH, pa.array(hashes[chosen]))

@@ -142,51 +142,40 @@ def input_column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[An
     return np.ma.masked_array(numbers.to_numpy(zero_copy_only=False), mask)
 
 
-@dataclass(frozen=True)
-class LocalStage:
-    """Aggregates rows into one row per key and slice; `inputs` are the columns of the aggregates."""
-
-    spec: WindowSpec
-    key: list[str]
-    event_time: str
-    inputs: dict[str, np.dtype[Any]]
-
-    def __call__(self) -> SlicedRows:
-        return SlicedRows(self)
-
-
 class SlicedRows:
     """Rows that are grouped by key and slice as they come, and aggregated when they are drained.
 
     Rows arrive while the JVM prepares those after them, so grouping them immediately takes no extra time.
     """
 
-    def __init__(self, stage: LocalStage) -> None:
-        assert isinstance(stage.spec.assigner, SliceAssigner)
-        self._stage, self._assigner = stage, stage.spec.assigner
-        self._columns = PartialColumns(stage.spec)
+    def __init__(
+        self, spec: WindowSpec, key: list[str], event_time: str, inputs: dict[str, np.dtype[Any]]
+    ) -> None:
+        assert isinstance(spec.assigner, SliceAssigner)
+        self._assigner, self._columns = spec.assigner, PartialColumns(spec)
+        self._key, self._event_time, self._dtypes = key, event_time, inputs
         self._begin()
 
     def _begin(self) -> None:
         self._groups: SliceGroups | None = None
         self._hashes: list[np.ndarray] = []  # of the keys, in the order of their numbers
-        self._keys: list[list[pa.Array]] = [[] for _ in self._stage.key]
-        self._inputs: list[list[pa.Array]] = [[] for _ in self._stage.inputs]
+        self._keys: list[list[pa.Array]] = [[] for _ in self._key]
+        self._inputs: dict[str, list[pa.Array]] = {name: [] for name in self._dtypes}
 
     def add(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:
         """Add rows, with the hashes of their keys."""
-        columns = [rows.column(name) for name in self._stage.key]
+        columns = [rows.column(name) for name in self._key]
         views = [view_of(column) for column in columns if not pa.types.is_null(column.type)]
         if self._groups is None:
             self._groups = SliceGroups(len(views))
-        ends = self._assigner.assign_slice_ends(event_millis(rows.column(self._stage.event_time)))
+        ends = self._assigner.assign_slice_ends(event_millis(rows.column(self._event_time)))
         new = self._groups.add(hashes, ends, views)
         if len(new):
             self._hashes.append(hashes[new])
             for held, column in zip(self._keys, columns, strict=True):
                 held.append(column.take(pa.array(new)))
-        for held, name in zip(self._inputs, self._stage.inputs, strict=True):
-            held.append(rows.column(name))
+        for name, parts in self._inputs.items():
+            parts.append(rows.column(name))
 
     def drain(self) -> pa.RecordBatch:
         """Remove all rows, one or more; return one for each key and slice, as they came, with `HASH` last."""
@@ -194,13 +183,13 @@ class SlicedRows:
         keys, ends, sizes = self._groups.groups()
         groups = Groups(self._groups.order(), np.cumsum(sizes) - sizes, sizes)
         inputs = {
-            name: input_column(pa.concat_arrays(held), dtype)
-            for (name, dtype), held in zip(self._stage.inputs.items(), self._inputs, strict=True)
+            name: input_column(pa.concat_arrays(held), self._dtypes[name])
+            for name, held in self._inputs.items()
         }
         accumulators = self._columns.aggregation.accumulate_groups(groups, inputs)
         _, *columns = self._columns.to_arrow(Partials(keys, ends, accumulators))
         numbers = pa.array(keys)
-        names = [*self._stage.key, *self._columns.schema.names[1:], HASH]
+        names = [*self._key, *self._columns.schema.names[1:], HASH]
         arrays = [pa.concat_arrays(held).take(numbers) for held in self._keys]
         hashes = pa.array(np.concatenate(self._hashes)[keys])
         self._begin()

@@ -40,7 +40,7 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import build, kept_only, marked, planned
 from timerheap.spark._query import Late, TimeColumn
-from timerheap.spark._windows.partial_aggregates import LocalStage, PartialColumns, WindowSpec
+from timerheap.spark._windows.partial_aggregates import PartialColumns, SlicedRows, WindowSpec
 from timerheap.spark._windows.spark_aggregates import ResolvedAggregate, UserAggregate, resolve_aggregate
 from timerheap.spark._windows.window_runner import WindowWork
 from timerheap.tvf.slices import (
@@ -152,7 +152,7 @@ class WindowPlan:
         if time is None or self._needs_rows:
             return {}
         _, *slices = PartialColumns(spec).schema  # whose ids each key group assigns itself
-        return {"reduce": LocalStage(spec, keys, time, self.dtypes), "reduced": pa.schema(slices)}
+        return {"reduce": partial(SlicedRows, spec, keys, time, self.dtypes), "reduced": pa.schema(slices)}
 
     def _with_times(self) -> DataFrame:
         """Return the rows that meet the condition of the source, and those that have a time to observe."""

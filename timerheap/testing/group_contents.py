@@ -45,11 +45,10 @@ class PendingTimer(NamedTuple):
 
 
 class GroupContents:
-    """The timers, states and waiting rows of a key group."""
+    """What a test reads of its key group: timers, states and waiting rows."""
 
-    def __init__(self, query: Query, group: KeyGroup) -> None:
-        self._query = query
-        self._group = group
+    _current: Query
+    _group: KeyGroup
 
     def timers(self) -> list[PendingTimer]:
         """Return the pending timers in the order in which they fire, those of event time first."""
@@ -67,7 +66,7 @@ class GroupContents:
         return found
 
     def state(self, name: str) -> dict[Any, Any]:
-        """Return the contents of a state by key."""
+        """Return the contents of a state: by key, its value, list or dict."""
         keyed = sorted(each for each in self._group.states if not each.startswith(BROADCAST_STATE))
         if name not in keyed:
             raise ValueError(f"name must be one of {keyed}, got {name!r}")
@@ -75,7 +74,19 @@ class GroupContents:
         return dict(zip(self._keys(ids), contents, strict=True))
 
     def broadcast_state(self, name: str) -> dict[Any, Any]:
-        """Return the entries of a broadcast state; before the function has asked for any, there are none."""
+        """Return the entries of a broadcast state.
+
+        Parameters
+        ----------
+        name : str
+            The name in its descriptor. Until the function calls ``get_broadcast_state`` for the first time,
+            no name is known, and all broadcast states are empty.
+
+        Raises
+        ------
+        ValueError
+            If the function has asked for other broadcast states only.
+        """
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, got {name!r}")
         states = {
@@ -94,15 +105,15 @@ class GroupContents:
         return contents[0] if contents else {}
 
     def buffered_rows(self) -> list[Row]:
-        """Return the rows that wait for the watermark, by event time, in the columns of the query."""
+        """Return the rows that wait for the watermark, by event time; of two inputs, those of both."""
         waiting = self._group.rows.waiting()
         waiting = waiting.take(np.argsort(waiting.timestamps, kind="stable"))
-        seen = self._query.seen_rows
+        seen = self._current.seen_rows
         return to_rows(pa.Table.from_batches([waiting.rows]).select(seen.names), seen)
 
     def _keys(self, ids: np.ndarray) -> list[Any]:
-        key = self._query.key
-        type_ = StructType([self._query.rows[name] for name in key])
+        key = self._current.key
+        type_ = StructType([self._current.rows[name] for name in key])
         return list(row_source(pa.Table.from_batches([self._group.keys.keys(ids)]), type_, key).keys())
 
 

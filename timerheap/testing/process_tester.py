@@ -40,7 +40,7 @@ from timerheap.spark._plan.outputs import side_tags, with_side_column
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import Runner, run_key_group
-from timerheap.testing.group_contents import GroupContents, PendingTimer, load_group, save_group
+from timerheap.testing.group_contents import GroupContents, load_group, save_group
 from timerheap.testing.inputs import Function, Inputs, PushedRows, columns_type
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
@@ -48,7 +48,7 @@ from timerheap.watermarks import WatermarkStrategy
 _log = logging.getLogger("timerheap")
 
 
-class ProcessTester:
+class ProcessTester(GroupContents):
     """Runs a process function without Spark: a test pushes rows and advances the watermark and the clock.
 
     The function runs on the code that runs it in `timerheap.spark.process`, `process_two` and
@@ -192,7 +192,6 @@ class ProcessTester:
         function = query.work.function
         self.function = getattr(function, "function", function)  # of two inputs, or with broadcast state
         self._current, self._group, self._runner, self._now = query, group, runner, now
-        self._contents = GroupContents(query, group)
         self._counters: dict[str, int] = {}
         self._distributions: dict[str, DistributionResult] = {}
         self._failed = False
@@ -352,34 +351,12 @@ class ProcessTester:
             before = self._distributions.get(name)
             self._distributions[name] = result if before is None else before.merged(result)
 
-    def timers(self) -> list[PendingTimer]:
-        """Return the pending timers in the order in which they fire, those of event time first."""
-        return self._contents.timers()
-
-    def state(self, name: str) -> dict[Any, Any]:
-        """Return the contents of a state: by key, its value, list or dict."""
-        return self._contents.state(name)
-
     def broadcast_state(self, name: str) -> dict[Any, Any]:
-        """Return the entries of a broadcast state.
-
-        Parameters
-        ----------
-        name : str
-            The name in its descriptor. Until the function calls ``get_broadcast_state`` for the first time,
-            no name is known, and all broadcast states are empty.
-
-        Raises
-        ------
-        ValueError
-            If the function has asked for other broadcast states only.
-        """
         self._expect_rules("broadcast states")
-        return self._contents.broadcast_state(name)
+        return super().broadcast_state(name)
 
     def buffered_rows(self) -> list[Row]:
-        """Return the rows that wait for the watermark, by event time; of two inputs, those of both."""
-        return self._inputs.untagged(self._contents.buffered_rows())
+        return self._inputs.untagged(super().buffered_rows())
 
     def snapshot(self) -> bytes:
         """Return everything that a checkpoint would hold, and the clock."""

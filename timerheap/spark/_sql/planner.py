@@ -240,7 +240,7 @@ class Planner:
     def _first_of_keys(self, node: Ranked, source: Table) -> _Relation:
         """Return the first row of each key of a table, by time."""
         df, table = self._tables.rows(source)
-        names, late = _visible(table.source.df), table.source.late
+        names = _visible(table.source.df)
         result = [*(df.schema[name] for name in names), T.StructField(RANK, T.LongType(), False)]
         ranked = self._processed(
             OneOfRun(to_arrow_schema(T.StructType(result[:-1])), number=RANK),
@@ -250,8 +250,7 @@ class Planner:
             result,
             (table,),
             time=table.source.event_time,
-            late=late,
-            emits=late == "emit",
+            late=table.source.late,
         )
         return replace(ranked, df=ranked.df.toDF(*names, node.name, *ranked.df.columns[len(result) :]))
 
@@ -398,7 +397,7 @@ class Planner:
                 f"query: OVER (ORDER BY {node.time}) of processing time is not supported; order by an "
                 "event-time column, or use timerheap.spark.process() with processing_time=True"
             )
-        names, emits = _visible(source.df), source.late == "emit"
+        names = _visible(source.df)
         added: dict[str, str] = {}
 
         def column(text: str, type_: T.DataType | None = None) -> str:
@@ -449,7 +448,6 @@ class Planner:
             (table,),
             time=source.event_time,
             late=source.late,
-            emits=emits,
         )
 
     def _as_of(self, node: AsOf) -> _Relation:
@@ -510,7 +508,7 @@ class Planner:
         df, table = self._tables.rows(node)
         source = table.source
         expect_bounded(node, df, source.event_time, self._tables.unbounded_matches)
-        visible, emits = _visible(source.df), source.late == "emit"
+        visible = _visible(source.df)
         names = shown_columns(node, visible)
         df = df.withColumns({name: kept_only(df, F.expr(text)) for name, text in node.columns.items()})
         work, result = matching(node, df, names)
@@ -518,12 +516,11 @@ class Planner:
             work,
             df,
             node.keys,
-            [*names, *node.ties, *node.columns, *(visible if emits else [])],
+            [*names, *node.ties, *node.columns, *(visible if source.late == "emit" else [])],
             result,
             (table,),
             time=source.event_time,
             late=source.late,
-            emits=emits,
             ties=node.ties,
         )
         first = list(dict.fromkeys([*node.keys, node.time, *node.ties])) if node.all_rows else names
@@ -546,13 +543,9 @@ class Planner:
         local: Callable[[], LocalFirstRows] | None = None,
         order: RowOrder = "event_time",
         late: Late = "drop",
-        emits: bool = False,
         ties: tuple[str, ...] = (),
     ) -> _Relation:
-        """Return what a function makes of rows, once the watermark has passed their `time`.
-
-        emits: whether late rows are part of the result, with the columns of the table
-        """
+        """Return what a function makes of rows, once the watermark has passed their `time`."""
         if time == ENDS and (ended or not df.isStreaming):  # windows are whole: all rows are due at once
             df = df.drop(*_MARKS).withColumn(ENDS, F.lit(0).cast("bigint"))
         by = list(keys) or [NO_PARTITION]
@@ -561,6 +554,7 @@ class Planner:
         df = df.select(*map(quoted, [*used, *(name for name in df.columns if name in (*_MARKS, INPUT))]))
         rows = [df.schema[name] for name in used]
         sources = [table.source for table in tables]
+        emits = late == "emit"
         late_columns = _visible(sources[0].df) if emits else []
         strategies = tuple(source.strategy for source in sources)
         query = Query(

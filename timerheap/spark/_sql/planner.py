@@ -41,14 +41,7 @@ from timerheap.spark._columns import (
 )
 from timerheap.spark._compat import to_arrow_schema, with_columns
 from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._plan.arguments import (
-    EventTime,
-    RightInput,
-    is_atomic,
-    key_columns,
-    quoted,
-    time_mode,
-)
+from timerheap.spark._plan.arguments import EventTime, RightInput, is_atomic, key_columns, quoted, time_mode
 from timerheap.spark._plan.build import build, kept_only, naive_millis
 from timerheap.spark._plan.outputs import outputs_of, results_of
 from timerheap.spark._process.key_runs import OneOfRun
@@ -85,10 +78,7 @@ from timerheap.spark._sql.window_columns import (
 )
 from timerheap.spark._windows.spark_aggregates import resolve_aggregate
 from timerheap.spark._windows.window_runner import WINDOW_BOUND
-from timerheap.spark._windows.windows import (
-    Source,
-    WindowPlan,
-)
+from timerheap.spark._windows.windows import Source, WindowPlan
 from timerheap.spark._worker.batch_runner import BatchWork
 from timerheap.tvf.slices import SessionUnsliceAssigner, SliceAssigner, TumblingSliceAssigner
 from timerheap.watermarks import WatermarkStrategy

@@ -55,17 +55,24 @@ class CachedHead:
 
     def add(self, entry: bytes) -> bytes | None:
         """Add an entry unless it is present; return the previous first entry."""
+        return self._write(entry, self.store.add, True)
+
+    def remove(self, entry: bytes) -> bytes | None:
+        """Remove an entry if it is present; return the previous first entry."""
+        return self._write(entry, self.store.remove, False)
+
+    def _write(self, entry: bytes, write: Callable[[bytes], None], present: bool) -> bytes | None:
         first = self._cache[0] if self._cache else self.first()
         if self._through is not None and entry > self._through:
-            self.store.add(entry)
+            write(entry)
             self._beyond = None  # whether the entry was present is unknown
             return first
         at = bisect_left(self._cache, entry)
-        if self._cache[at : at + 1] == [entry]:
+        if (self._cache[at : at + 1] == [entry]) is present:
             return first
         try:
-            self._cache.insert(at, entry)
-            self.store.add(entry)
+            self._cache[at : at + (not present)] = [entry] * present
+            write(entry)
         except BaseException:
             self.forget()
             raise
@@ -85,23 +92,6 @@ class CachedHead:
         except BaseException:
             self.forget()
             raise
-
-    def remove(self, entry: bytes) -> bytes | None:
-        """Remove an entry if it is present; return the previous first entry."""
-        first = self._cache[0] if self._cache else self.first()
-        if self._through is not None and entry > self._through:
-            self.store.remove(entry)
-            self._beyond = None
-            return first
-        at = bisect_left(self._cache, entry)
-        if self._cache[at : at + 1] == [entry]:
-            try:
-                del self._cache[at]
-                self.store.remove(entry)
-            except BaseException:
-                self.forget()
-                raise
-        return first
 
     def scan(self) -> Iterator[list[bytes]]:
         """Return an iterator over chunks of the current entries, in order."""

@@ -140,9 +140,8 @@ class Avg(Sum):
         rows = np.where(null, 1, counts)
         if self.dtype.kind == "O":
             pairs = zip(np.where(null, 0, parts[0]).tolist(), rows.tolist(), strict=True)
-            averages = np.empty(len(rows), object)
-            averages[:] = [_quotient(Decimal(total), number, self.scale) for total, number in pairs]
-            return np.ma.masked_array(averages, null)
+            averages = (_quotient(Decimal(total), number, self.scale) for total, number in pairs)
+            return np.ma.masked_array(np.fromiter(averages, object, len(rows)), null)
         if self.dtype != _INT64:
             return np.ma.masked_array(np.where(null, 0, parts[0]) / rows, null)
         total, fits = _whole(parts[0], parts[1])
@@ -348,9 +347,9 @@ class PythonAggregate(FieldAggregate):
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
         """Call the function's `get_result` for each accumulator; None is null."""
-        results = np.empty(len(accumulators[0]), object)
-        for at, accumulator in enumerate(np.asarray(accumulators[0]).tolist()):
-            results[at] = self.function.get_result(deepcopy(accumulator))
+        kept = np.asarray(accumulators[0]).tolist()
+        found = (self.function.get_result(deepcopy(accumulator)) for accumulator in kept)
+        results = np.fromiter(found, object, len(kept))
         return np.ma.masked_array(results, [value is None for value in results.tolist()])
 
 

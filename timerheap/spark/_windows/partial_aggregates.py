@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,19 +115,11 @@ def _objects(column: pa.Array, leaf: Callable[[pa.DataType], Convert | None]) ->
     read = None if _timeless(column.type) else reader(column.type, _dict_of, leaf)
     if read is not None:
         values = list(map(read, values))
-    return objects(values)
+    return np.fromiter(values, object, len(values))
 
 
 def _dict_of(*names: str) -> Callable[..., Any]:
     return lambda *values: dict(zip(names, values, strict=True))
-
-
-def objects(values: Sequence[Any]) -> np.ndarray:
-    """Return Python objects, lists and tuples among them, as an array of shape (n,)."""
-    column = np.empty(len(values), object)
-    for at, value in enumerate(values):
-        column[at] = value
-    return column
 
 
 def input_column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[Any, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from timerheap._arguments import Length, milliseconds
@@ -30,24 +29,27 @@ class ProcessJoinFunction(Function, ABC):
     ...         yield left["plane"], ctx.get_right_timestamp() - ctx.get_left_timestamp()
     """
 
-    class Context(_Subscripted, ABC):
+    class Context(_Subscripted):
         """The context of one call of `process_element`; invalid after it."""
 
-        @abstractmethod
+        def __init__(self, left: int | None, right: int | None, ctx: KeyedCoProcessFunction.Context) -> None:
+            self._left, self._right, self._ctx = left, right, ctx
+
         def get_left_timestamp(self) -> int | None:
             """Return the left row's event time, epoch ms, or None if there is no left row."""
+            return self._left
 
-        @abstractmethod
         def get_right_timestamp(self) -> int | None:
             """Return the right row's event time, epoch ms, or None if there is no right row."""
+            return self._right
 
-        @abstractmethod
         def get_timestamp(self) -> int:
             """Return the pair's event time, epoch ms: the greater of the two, or that of a row alone."""
+            return max(time for time in (self._left, self._right) if time is not None)
 
-        @abstractmethod
         def output(self, tag: OutputTag, value: Any) -> None:
             """Send a value to a side output, like ``yield tag, value``."""
+            self._ctx.output(tag, value)
 
     @abstractmethod
     def process_element(
@@ -64,25 +66,6 @@ class _Each(ProcessJoinFunction):
 
     def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterable[Any]:
         return [self._join(left, right)]
-
-
-@dataclass
-class _Context(ProcessJoinFunction.Context):
-    _left: int | None
-    _right: int | None
-    _ctx: KeyedCoProcessFunction.Context
-
-    def get_left_timestamp(self) -> int | None:
-        return self._left
-
-    def get_right_timestamp(self) -> int | None:
-        return self._right
-
-    def get_timestamp(self) -> int:
-        return max(time for time in (self._left, self._right) if time is not None)
-
-    def output(self, tag: OutputTag, value: Any) -> None:
-        self._ctx.output(tag, value)
 
 
 class IntervalJoin(KeyedCoProcessFunction):
@@ -271,7 +254,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         time: int | None = None,
     ) -> Iterable[Any]:
         """Return what the function makes of a row and a `found` one of the other input, or of a miss."""
-        context = _Context(*mine.pair(timestamp, time), ctx)
+        context = ProcessJoinFunction.Context(*mine.pair(timestamp, time), ctx)
         return records("process_element", self._function.process_element(*mine.pair(row, found), context))
 
 

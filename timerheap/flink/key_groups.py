@@ -119,11 +119,7 @@ def assign_to_key_group(key: object, max_parallelism: int, java_type: str | None
 
 
 def compute_key_group_for_key_hash(key_hash: int, max_parallelism: int) -> int:
-    """Compute the key group from the low 32 bits of a key's Java hash code.
-
-    >>> compute_key_group_for_key_hash(java_hash_code("key"), 128)
-    72
-    """
+    """Compute the key group from the low 32 bits of a key's Java hash code."""
     return murmur_hash(integer("key_hash", key_hash)) % _parallelism("max_parallelism", max_parallelism)
 
 
@@ -165,21 +161,13 @@ def compute_key_group_range_for_operator_index(
 
 
 def compute_operator_index_for_key_group(max_parallelism: int, parallelism: int, key_group: int) -> int:
-    """Compute which parallel instance owns `key_group`.
-
-    >>> [compute_operator_index_for_key_group(10, 3, key_group) for key_group in range(10)]
-    [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
-    """
+    """Compute which parallel instance owns `key_group`."""
     _parallelisms(max_parallelism, parallelism)
     return integer_within("key_group", key_group, 0, max_parallelism - 1) * parallelism // max_parallelism
 
 
 def compute_default_max_parallelism(parallelism: int) -> int:
-    """Compute Flink's default: 1.5 times `parallelism`, up to a power of two, from 128 to 32768.
-
-    >>> compute_default_max_parallelism(4), compute_default_max_parallelism(100)
-    (128, 256)
-    """
+    """Compute Flink's default: 1.5 times `parallelism`, up to a power of two, from 128 to 32768."""
     parallelism = _parallelism("parallelism", parallelism)
     rounded_up = 1 << (parallelism + parallelism // 2 - 1).bit_length()
     return min(max(rounded_up, _DEFAULT_MAX_PARALLELISM), _MAX_PARALLELISM_LIMIT)

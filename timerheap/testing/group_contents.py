@@ -141,12 +141,11 @@ def save_group(group: KeyGroup, max_parallelism: int, now: int | None) -> bytes:
     store = Chunks()
     stored = Stored(Manifest(max_parallelism))
     stored.save(store, group, b"", whole=True)
-    columns = zip(*((kind, id_, data) for (kind, id_), data in sorted(store.items())), strict=True)
-    arrays = [pa.array(column, type_) for column, type_ in zip(columns, _SCHEMA.types, strict=True)]
+    rows = [{"kind": kind, "id": id_, "data": data} for (kind, id_), data in sorted(store.items())]
     schema = _SCHEMA.with_metadata({_CLOCK: b"" if now is None else str(now).encode()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
     return bytes(sink.getvalue())
 
 
@@ -161,8 +160,7 @@ def load_group(query: Query, max_parallelism: int, data: bytes) -> tuple[KeyGrou
         batch.validate(full=True)
     except (ValueError, pa.ArrowException, OSError, StopIteration) as e:
         raise ValueError(f"snapshot must be what snapshot() has returned: {e}") from e
-    kinds, ids, chunks = (column.to_pylist() for column in batch.columns)
-    store = Chunks(zip(zip(kinds, ids, strict=True), chunks, strict=True))
+    store = Chunks(((row["kind"], row["id"]), row["data"]) for row in batch.to_pylist())
     manifest = store.read_manifest()
     if manifest is None:
         raise ValueError("snapshot must be what snapshot() has returned, got one without a manifest")

@@ -36,10 +36,42 @@ class KeyedTimerQueue(Protocol[K, N]):
     """
 
     def add(self, timer: tuple[int, K, N], /) -> bool:
-        """Add a timer unless it is present; return True if the lowest timestamp changed."""
+        """Add a timer unless it is present.
+
+        Parameters
+        ----------
+        timer : InternalTimer or tuple
+            The timestamp, the key and the namespace.
+
+        Returns
+        -------
+        bool
+            Whether the lowest timestamp changed: the timer is new and earlier than all others.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            If the timestamp is not an int64, the queue cannot keep the key or the namespace, or the key has
+            no hash code.
+        ValueError
+            If the key belongs to a key group that the queue does not own.
+        OSError
+            If a disk cannot be read or written.
+        """
 
     def remove(self, timer: tuple[int, K, N], /) -> bool:
-        """Remove a timer if it is present; return True if it was the head."""
+        """Remove a timer if it is present.
+
+        Returns
+        -------
+        bool
+            Whether it was the head, which `peek` returns.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`.
+        """
 
     def peek(self) -> InternalTimer[K, N] | None:
         """Return the head, a timer with the lowest timestamp, or None."""
@@ -48,16 +80,55 @@ class KeyedTimerQueue(Protocol[K, N]):
         """Remove and return the head, which `peek` returns, or return None."""
 
     def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
-        """Add every timer that is not present; on an error, add none."""
+        """Add every timer that is not present, in bulk; on an error, add none.
+
+        Parameters
+        ----------
+        timers : iterable of InternalTimer or tuple
+            The timestamps, keys and namespaces of the timers.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`; no timer is then added.
+        """
 
     def remove_keys(self, keys: Iterable[K], /) -> int:
-        """Remove all timers of many keys in one scan; return their number."""
+        """Remove all timers of many keys in one scan.
+
+        Parameters
+        ----------
+        keys : iterable
+            The keys, with or without timers.
+
+        Returns
+        -------
+        int
+            The number of timers removed. O(n), whatever the number of keys.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`; no timer is then removed.
+        """
 
     def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key in firing order. A scan."""
+        """Return the timers of one key in firing order. A scan, O(n).
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`.
+        """
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key group."""
+        """Return the timers of one key group in firing order. A scan, O(n).
+
+        Raises
+        ------
+        ValueError
+            If the queue does not own the key group.
+        """
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:
         """Iterate over the current timers in any order; the queue may change during the iteration."""

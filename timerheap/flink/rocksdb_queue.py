@@ -8,9 +8,9 @@ from itertools import chain, compress
 from operator import index
 from os import PathLike
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Self, TypeVar
 
-from timerheap.flink.internal_timer import InternalTimer
+from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.flink.rocksdb_store import FIRST, Store
@@ -128,7 +128,7 @@ class CachedHead:
             self._through = self._cache[-1]
 
 
-class RocksDBTimerQueue(Generic[K, N]):
+class RocksDBTimerQueue(KeyedTimerQueue[K, N]):
     """A timer queue in a RocksDB directory, with the interface of `TimerQueue`.
 
     Parameters
@@ -218,38 +218,19 @@ class RocksDBTimerQueue(Generic[K, N]):
             raise
 
     def add(self, timer: tuple[int, K, N], /) -> bool:
-        """Add a timer unless it is present; return True if the lowest timestamp changed.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            If the timestamp is not an int64, a serializer cannot write the key or the namespace, the key has
-            no hash code, or the key belongs to a key group outside `key_group_range`.
-        OSError
-            If the disk cannot be read or written.
-        """
         data = self._bytes_of(timer)
         head = self._timers.add(data)
         return head is None or data[:8] < head[:8]
 
     def remove(self, timer: tuple[int, K, N], /) -> bool:
-        """Remove a timer if it is present; return True if it was the head, which `peek` returns.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError, OSError
-            As for `add`.
-        """
         data = self._bytes_of(timer)
         return data == self._timers.remove(data)
 
     def peek(self) -> InternalTimer[K, N] | None:
-        """Return the head, a timer with the lowest timestamp, or None."""
         head = self._timers.first()
         return None if head is None else self._timer_of(head)
 
     def poll(self) -> InternalTimer[K, N] | None:
-        """Remove and return the head, which `peek` returns, or return None."""
         head = self._timers.first()
         if head is None:
             return None
@@ -258,23 +239,9 @@ class RocksDBTimerQueue(Generic[K, N]):
         return timer
 
     def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
-        """Add every timer that is not present, in bulk; on an error, add none.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError, OSError
-            As for `add`.
-        """
         self._timers.add_many([self._bytes_of(timer) for timer in timers])
 
     def remove_keys(self, keys: Iterable[K], /) -> int:
-        """Remove all timers of many keys in one scan; return their number.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError, OSError
-            As for `add`; no timer is then removed.
-        """
         if isinstance(keys, str | bytes):
             raise TypeError(f"keys must be an iterable of keys, got the single key {keys!r}")
         wanted = {self._bytes_of_key(key) for key in keys}
@@ -286,24 +253,10 @@ class RocksDBTimerQueue(Generic[K, N]):
         return len(gone)
 
     def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key in firing order. A scan, O(n).
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError, OSError
-            As for `add`.
-        """
         part = self._bytes_of_key(key)
         return [self._timer_of(data) for data in self._scan() if data.startswith(part, 8)]
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key group in firing order. A scan, O(n).
-
-        Raises
-        ------
-        ValueError
-            If the queue does not own the key group.
-        """
         if key_group not in self._key_groups.range:
             raise ValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
         found: list[InternalTimer[K, N]] = []

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerheap._native._core import TimerHeap
-from timerheap.flink.internal_timer import InternalTimer
+from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 
@@ -34,7 +34,7 @@ class _Identity(Generic[K, N]):
         self.timers = 0
 
 
-class TimerQueue(Generic[K, N]):
+class TimerQueue(KeyedTimerQueue[K, N]):
     """A queue of timers with any hashable keys and namespaces, with the behaviour of Flink's queue.
 
     Parameters
@@ -90,26 +90,6 @@ class TimerQueue(Generic[K, N]):
         self._last_id = _NO_ID
 
     def add(self, timer: tuple[int, K, N], /) -> bool:
-        """Add a timer unless it is present.
-
-        Parameters
-        ----------
-        timer : InternalTimer or tuple
-            The timestamp, the key and the namespace.
-
-        Returns
-        -------
-        bool
-            Whether the lowest timestamp changed: the timer is new and earlier than all others.
-
-        Raises
-        ------
-        TypeError, OverflowError
-            If the timestamp is not an int64, the key or namespace is not hashable, or the key has no hash
-            code.
-        ValueError
-            If the key belongs to a key group outside `key_group_range`.
-        """
         timestamp, pair, identity = self._look_up(timer)
         if identity is None:
             identity = self._new_identity(pair)
@@ -121,18 +101,6 @@ class TimerQueue(Generic[K, N]):
         return head is None or bool(timestamp < head.timestamp)  # NumPy's bool is not Python's
 
     def remove(self, timer: tuple[int, K, N], /) -> bool:
-        """Remove a timer if it is present.
-
-        Returns
-        -------
-        bool
-            Whether it was the head, which `peek` returns.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            As for `add`.
-        """
         timestamp, pair, identity = self._look_up(timer)
         if identity is None:
             self._key_groups.of(pair[0])  # checks the key
@@ -144,12 +112,10 @@ class TimerQueue(Generic[K, N]):
         return was_head
 
     def peek(self) -> InternalTimer[K, N] | None:
-        """Return the head, a timer with the lowest timestamp, or None."""
         head = self._heap.peek()
         return None if head is None else InternalTimer(head.timestamp, *self._by_id[head.key_hash].pair)
 
     def poll(self) -> InternalTimer[K, N] | None:
-        """Remove and return the head, which `peek` returns, or return None."""
         if not self._heap:
             return None
         head = self._heap.pop()
@@ -158,18 +124,6 @@ class TimerQueue(Generic[K, N]):
         return InternalTimer(head.timestamp, *identity.pair)
 
     def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
-        """Add every timer that is not present, in bulk.
-
-        Parameters
-        ----------
-        timers : iterable of InternalTimer or tuple
-            The timestamps, keys and namespaces of the timers.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            As for `add`; no timer is then added.
-        """
         timestamps: list[int] = []
         identities: list[_Identity[K, N]] = []
         created: dict[tuple[K, N], _Identity[K, N]] = {}
@@ -191,37 +145,12 @@ class TimerQueue(Generic[K, N]):
                 self._hold(identity)
 
     def remove_keys(self, keys: Iterable[K], /) -> int:
-        """Remove all timers of many keys in one scan.
-
-        Parameters
-        ----------
-        keys : iterable
-            The keys, with or without timers.
-
-        Returns
-        -------
-        int
-            The number of timers removed. O(n), whatever the number of keys.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            If a key is not hashable, has no hash code, or belongs to a key group outside `key_group_range`;
-            no timer is then removed.
-        """
         identities = self._identities_of(keys)
         for identity in identities:
             del self._by_pair[identity.pair], self._by_id[identity.id]
         return self._heap.remove_keys([identity.id for identity in identities])
 
     def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key in firing order. A scan, O(n).
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            As for `remove_keys`.
-        """
         ids = [identity.id for identity in self._identities_of((key,))]
         return self._in_order(np.isin(self._heap.key_hashes, ids))
 
@@ -236,13 +165,6 @@ class TimerQueue(Generic[K, N]):
         return not self._heap
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key group in firing order.
-
-        Raises
-        ------
-        ValueError
-            If the queue does not own the key group.
-        """
         if key_group not in self._key_groups.range:
             raise ValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
         return self._in_order(self._heap.namespaces == key_group)

@@ -189,10 +189,8 @@ class IntervalJoin(KeyedCoProcessFunction):
             raise TypeError(f"condition must be a callable (left, right) -> bool, got {condition!r}")
         lower = lower if lower_inclusive else lower + 1
         upper = upper if upper_inclusive else upper - 1
-        self._left = _Side("left", left_type, (lower, upper), "left" in _OUTER[how], late_left)
-        self._right = _Side("right", right_type, (-upper, -lower), "right" in _OUTER[how], late_right)
-        for side in (self._left, self._right):
-            side.check(how)
+        self._left = _Side("left", left_type, (lower, upper), how, late_left)
+        self._right = _Side("right", right_type, (-upper, -lower), how, late_right)
         self._function = function
         self._condition = condition
         self.num_late_records_dropped = 0
@@ -262,31 +260,25 @@ class _Side:
     """The buffered rows of one input.
 
     bounds: the first and the last time of a match, from the time of a row
-    outer: whether rows without a match are emitted
     """
 
     def __init__(
-        self, name: str, row_type: object, bounds: tuple[int, int], outer: bool, late: LateRowCallback | None
+        self, name: str, row_type: object, bounds: tuple[int, int], how: str, late: LateRowCallback | None
     ) -> None:
         self.first, self.last = bounds
-        self.outer = outer
+        self.outer = outer = name in _OUTER[how]  # whether rows without a match are emitted
+        if late is not None and not callable(late):
+            raise TypeError(f"late_{name} must be a callable (row, ctx) -> rows, got {late!r}")
+        if late is not None and outer:
+            raise ValueError(
+                f"late_{name} must be left out with how={how!r}, got {late!r}; late {name} rows are joined, "
+                "or emitted as misses"
+            )
         self.late = late
         self.outlives = self.last if outer else max(self.last, 0)  # how long a row is kept
         self._name = name
         self._types = MapStateDescriptor(f"{name}_buffer", Types.LONG(), list_of(row_type, f"{name}_type"))
         self._matched: MapState | None = None  # by time, how many rows have a match: always the first ones
-
-    def check(self, how: str) -> None:
-        """Raise an error unless the function for late rows is one, and late rows go there."""
-        if self.late is None:
-            return
-        if not callable(self.late):
-            raise TypeError(f"late_{self._name} must be a callable (row, ctx) -> rows, got {self.late!r}")
-        if self.outer:
-            raise ValueError(
-                f"late_{self._name} must be left out with how={how!r}, got {self.late!r}; late {self._name} "
-                "rows are joined, or emitted as misses"
-            )
 
     def pair(self, mine: Any, other: Any) -> tuple[Any, Any]:
         """Return what belongs to the left and to the right."""

@@ -196,12 +196,9 @@ class WindowOperator:
         trigger_states = WindowStates(runtime_context, "window.trigger", self._element_type)
         self._trigger_context = TriggerContext(self._event_timers, self._processing_timers, trigger_states)
         self._assigner_context = AssignerContext(runtime_context)
-        if self._merging is None:
-            self._window_context = WindowContext(
-                runtime_context, WindowStates(runtime_context, "window.state")
-            )
-        else:
-            self._window_context = WindowContext(runtime_context, None)
+        states = WindowStates(runtime_context, "window.state") if self._merging is None else None
+        self._window_context = WindowContext(runtime_context, states)
+        if self._merging is not None:
             self._in_flight = runtime_context.get_map_state(
                 MapStateDescriptor("window.merging", WINDOW_TYPE, WINDOW_TYPE)
             )
@@ -254,10 +251,16 @@ class WindowOperator:
             at = MIN_WATERMARK if timestamp is None else timestamp  # as in Flink
             result = self._trigger.on_element(value, at, window, self._trigger_context)
             self._follow(result, window, kept, results)
-            self._register_cleanup_timer(window)
+            time = self._cleanup_time(window)
+            if time != MAX_WATERMARK:  # otherwise the window never ends
+                self._cleanup_timers.register(time, window)
         if in_flight is not None:
             in_flight.persist()
-        if skipped and self._is_element_late(timestamp):
+        if (
+            skipped
+            and self._assigner.is_event_time()
+            and timestamp + self._allowed_lateness <= self._timers.current_watermark()
+        ):
             if self._late is not None:
                 results.collect(records("late", self._late(value, ctx)), timestamp)
             else:
@@ -366,17 +369,6 @@ class WindowOperator:
         return (
             self._assigner.is_event_time() and self._cleanup_time(window) <= self._timers.current_watermark()
         )
-
-    def _is_element_late(self, timestamp: int) -> bool:
-        return (
-            self._assigner.is_event_time()
-            and timestamp + self._allowed_lateness <= self._timers.current_watermark()
-        )
-
-    def _register_cleanup_timer(self, window: Window) -> None:
-        time = self._cleanup_time(window)
-        if time != MAX_WATERMARK:  # otherwise the window never ends
-            self._cleanup_timers.register(time, window)
 
 
 def _instance(argument: str, value: Any, *classes: type) -> Any:

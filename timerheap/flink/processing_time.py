@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
@@ -61,7 +61,7 @@ class _Task(Future[None]):
         return cancelled
 
 
-class SchedulingService(ABC):
+class SchedulingService(ProcessingTimeService):
     """The scheduled callbacks of a service, independent of its clock."""
 
     def __init__(self) -> None:
@@ -70,10 +70,6 @@ class SchedulingService(ABC):
         self._heap = TimerHeap()  # rows of (due, task id)
         self._tasks: dict[int, _Task] = {}
         self._last_id = 0
-
-    @abstractmethod
-    def get_current_processing_time(self) -> int:
-        """Return the time, epoch milliseconds."""
 
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback, /) -> Future[None]:
         """Schedule one call of ``callback(timestamp)``; the class describes when it is due.
@@ -126,7 +122,6 @@ class SchedulingService(ABC):
             task.cancel()
 
     def is_terminated(self) -> bool:
-        """Return whether the service is shut down."""
         return self._is_terminated
 
     @abstractmethod
@@ -214,7 +209,6 @@ class SystemProcessingTimeService(SchedulingService):
         self._thread: threading.Thread | None = None
 
     def get_current_processing_time(self) -> int:
-        """Return the time of the system clock, epoch milliseconds."""
         return time.time_ns() // 1_000_000
 
     def __enter__(self) -> SystemProcessingTimeService:
@@ -300,7 +294,6 @@ class ManualProcessingTimeService(SchedulingService):
         self._jump = jump
 
     def get_current_processing_time(self) -> int:
-        """Return the current time, epoch milliseconds."""
         return self._now
 
     def set_current_time(self, timestamp: int) -> None:

@@ -198,16 +198,15 @@ def window_operator(
     result = parsed_schema(output_schema)
     function = as_window_function(function)
     accumulates = isinstance(function, AggregateFunction) and by.evictor is None
-    operator = partial(
-        WindowOperator,
-        by.assigner,
-        trigger=by.trigger,
-        evictor=by.evictor,
-        allowed_lateness=by.allowed_lateness,
-        accumulator_type=accumulator_type,
-        element_type=None if accumulates else _element_type(to_arrow_schema(nullable(source.rows))),
-    )
-    operator(function, window_function)  # checks the user's arguments before they are wrapped
+    options: dict[str, Any] = {
+        "trigger": by.trigger,
+        "evictor": by.evictor,
+        "allowed_lateness": by.allowed_lateness,
+        "accumulator_type": accumulator_type,
+        "element_type": None if accumulates else _element_type(to_arrow_schema(nullable(source.rows))),
+    }
+    # This checks the user's arguments before they are wrapped.
+    WindowOperator(by.assigner, function, window_function, **options)
     sendable(function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction)
     _times(by.assigner, source.event_time, processing_time)
     emits = late_rows(late) == "emit"
@@ -220,7 +219,12 @@ def window_operator(
             "the watermark reaches a window there: use a watermark with more delay"
         )
     sends_late = emits and not by_event_time  # with order="event_time" none reaches a window
-    hosted = _Windows(operator, function, window_function, len(source.key), result.names, sends_late)
+    label = partial(_Labelled, keys=len(source.key), names=result.names)
+    if isinstance(function, (AggregateFunction, ReduceFunction)):
+        labelled: tuple[Any, ...] = function, label(window_function)
+    else:
+        labelled = (label(function),)
+    hosted = _Windows(by.assigner, *labelled, late=_late if sends_late else None, **options)
     # Windows that touch are one session: the row that begins where a session ends comes before its timer.
     hosted._timers_wait = int(isinstance(by.assigner, MergingWindowAssigner))
     query = query_of(
@@ -266,41 +270,15 @@ def _local(type_: pa.DataType) -> pa.DataType:
     return pa.timestamp(type_.unit, LOCAL) if getattr(type_, "tz", None) else type_
 
 
-class _Windows(KeyedProcessFunction):
-    """Runs the window operator, and adds the key and the window to its results."""
+class _Windows(WindowOperator, KeyedProcessFunction):
+    """The window operator as a function that `process` runs."""
 
     _any_order = True
 
-    def __init__(
-        self,
-        operator: Callable[..., WindowOperator],
-        function: Any,
-        window_function: Any,
-        keys: int,
-        names: list[str],
-        sends_late: bool,
-    ) -> None:
-        late = self._late if sends_late else None
-        if isinstance(function, (AggregateFunction, ReduceFunction)):
-            self._windows = operator(function, _Labelled(window_function, keys, names), late=late)
-        else:
-            self._windows = operator(_Labelled(function, keys, names), late=late)
 
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._windows.open(runtime_context)
-
-    def close(self) -> None:
-        self._windows.close()
-
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        return self._windows.process_element(value, ctx)
-
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
-        return self._windows.on_timer(timestamp, ctx)
-
-    def _late(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
-        late_by = ctx.timer_service().current_watermark() + 1 - ctx.timestamp()
-        return [(_LATE, (*value, min(late_by, MAX_WATERMARK)))]
+def _late(value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+    late_by = ctx.timer_service().current_watermark() + 1 - ctx.timestamp()
+    return [(_LATE, (*value, min(late_by, MAX_WATERMARK)))]
 
 
 class _Labelled(ProcessWindowFunction):

@@ -257,15 +257,12 @@ class IntervalJoin(KeyedCoProcessFunction):
 
 
 class _Side:
-    """The buffered rows of one input.
-
-    bounds: the first and the last time of a match, from the time of a row
-    """
+    """The buffered rows of one input."""
 
     def __init__(
         self, name: str, row_type: object, bounds: tuple[int, int], how: str, late: LateRowCallback | None
     ) -> None:
-        self.first, self.last = bounds
+        self.first, self.last = bounds  # of a match, from the time of a row
         self.outer = outer = name in _OUTER[how]  # whether rows without a match are emitted
         if late is not None and not callable(late):
             raise TypeError(f"late_{name} must be a callable (row, ctx) -> rows, got {late!r}")

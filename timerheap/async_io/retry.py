@@ -57,10 +57,8 @@ class RetryPredicate(AsyncRetryPredicate):
     def __init__(
         self, result_predicate: ResultPredicate | None, exception_predicate: ExceptionPredicate | None
     ) -> None:
-        for argument, value in (
-            ("result_predicate", result_predicate),
-            ("exception_predicate", exception_predicate),
-        ):
+        given = {"result_predicate": result_predicate, "exception_predicate": exception_predicate}
+        for argument, value in given.items():
             if value is not None and not callable(value):
                 raise TypeError(f"{argument} must be a function that returns whether to retry, got {value!r}")
         self._result_predicate = result_predicate
@@ -144,8 +142,7 @@ class NoRetryStrategy(AsyncRetryStrategy):
         return False
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """See `AsyncRetryStrategy.get_backoff_time_millis`; -1, as in Flink."""
-        return -1
+        return -1  # as in Flink
 
     def get_retry_predicate(self) -> AsyncRetryPredicate:
         return RetryPredicate(None, None)
@@ -244,7 +241,6 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
         self._multiplier = multiplier
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """See `AsyncRetryStrategy.get_backoff_time_millis`; O(`current_attempts`)."""
         delay = self._initial_delay
         for _ in range(current_attempts - 1):
             last, delay = delay, int(min(delay * self._multiplier, self._max_retry_delay))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import index
 from os import PathLike
-from types import TracebackType
 from typing import Self, TypeVar
 
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
@@ -286,9 +285,7 @@ class RocksDBTimerQueue(KeyedTimerQueue[K, N]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:

@@ -38,11 +38,7 @@ class ServiceSnapshot(NamedTuple):
 
 
 class KeyGroupSnapshot(NamedTuple):
-    """The timers of all services in a key group.
-
-    The bytes are timerheap's usual envelope around a tuple in the format of the serializer "any": the key
-    group, the maximum parallelism and the services, each a tuple of the fields of `ServiceSnapshot`.
-    """
+    """The timers of all services in a key group; as bytes, a tuple of the serializer "any" in an envelope."""
 
     key_group: int
     max_parallelism: int

@@ -154,23 +154,23 @@ class CombinedWatermarkStatus:
     """The combined watermark of a varying set of inputs (Flink's ``CombinedWatermarkStatus``).
 
     It is the minimum of the watermarks of the active inputs or, while all are idle, the maximum of all
-    watermarks, and never decreases. An input is a number of the caller's; unknown ones are ignored.
+    watermarks, and never decreases. An input is any object of the caller's; unknown ones are ignored.
     """
 
-    def __init__(self, inputs: Iterable[int] = ()) -> None:
+    def __init__(self, inputs: Iterable[Hashable] = ()) -> None:
         self.combined_watermark = MIN_WATERMARK
         self.is_idle = False  # whether all inputs were idle at the last `update_combined_watermark`
         self._watermarks = dict.fromkeys(inputs, MIN_WATERMARK)
-        self._idle: set[int] = set()
+        self._idle: set[Hashable] = set()
 
-    def add(self, partial: int) -> None:
+    def add(self, partial: Hashable) -> None:
         """Add an input, which is active and has no watermark."""
         self._watermarks[partial] = MIN_WATERMARK
 
-    def remove(self, partial: int) -> None:
+    def remove(self, partial: Hashable) -> None:
         self._watermarks.pop(partial, None)
 
-    def set_watermark(self, partial: int, watermark: int) -> bool:
+    def set_watermark(self, partial: Hashable, watermark: int) -> bool:
         """Set the watermark of an input and make the input active; return whether the watermark rises."""
         if partial not in self._watermarks:
             return False
@@ -179,7 +179,7 @@ class CombinedWatermarkStatus:
         self._idle.discard(partial)
         return watermark > before
 
-    def set_idle(self, partial: int, idle: bool) -> None:
+    def set_idle(self, partial: Hashable, idle: bool) -> None:
         """Set the status of an input."""
         (self._idle.add if idle else self._idle.discard)(partial)
 
@@ -206,16 +206,15 @@ class WatermarkOutputMultiplexer:
     def __init__(self, underlying_output: WatermarkOutput) -> None:
         self._underlying_output = underlying_output
         self._combined = CombinedWatermarkStatus()
-        self._partials: dict[str, int] = {}
-        self._registered = 0
+        self._partials: dict[str, Hashable] = {}
 
     def register_new_output(self, output_id: str) -> None:
         """Register an output with a new id, which is active and has no watermark."""
         if output_id in self._partials:
             raise ValueError(f"output_id must be new, got {output_id!r}, which is already registered")
-        self._registered += 1  # a new number, because unregistered outputs with this id may still be in use
-        self._partials[output_id] = self._registered
-        self._combined.add(self._registered)
+        # A new object, because unregistered outputs with this id may still be in use.
+        self._partials[output_id] = partial = object()
+        self._combined.add(partial)
 
     def unregister_output(self, output_id: str) -> bool:
         """Unregister an output; return False if there is none with this id. Nothing is emitted yet."""
@@ -240,7 +239,7 @@ class WatermarkOutputMultiplexer:
         if self._combined.is_idle:
             self._underlying_output.mark_idle()
 
-    def _partial(self, output_id: str) -> int:
+    def _partial(self, output_id: str) -> Hashable:
         if output_id not in self._partials:
             raise KeyError(f"output_id must be a registered output, got {output_id!r}")
         return self._partials[output_id]
@@ -249,7 +248,7 @@ class WatermarkOutputMultiplexer:
 class _DeferredOutput:
     """Records watermarks and status in the multiplexer."""
 
-    def __init__(self, multiplexer: WatermarkOutputMultiplexer, partial: int) -> None:
+    def __init__(self, multiplexer: WatermarkOutputMultiplexer, partial: Hashable) -> None:
         self._multiplexer = multiplexer
         self._combined = multiplexer._combined
         self._partial = partial

@@ -39,9 +39,8 @@ class TimeZone:
     follow local time, so that a day begins at local midnight.
 
     A name is one of IANA ("America/New_York"), or an offset in Java's notation ("+05:30", "GMT-8", "Z").
-    Converting a column of n values costs one search each among the zone's t transitions, O(n log t); in UTC
-    there is none. The largest int64, the last watermark, is its own local time. Any other result outside
-    int64 raises OverflowError. Flink: ``TimeWindowUtil``.
+    The largest int64, the last watermark, is its own local time. Any other result outside int64 raises
+    OverflowError. Flink: ``TimeWindowUtil``.
     """
 
     def __init__(self, time_zone: str = "UTC") -> None:

@@ -161,10 +161,7 @@ def _attributes(generator: WatermarkGenerator) -> dict[str, Any]:
 
 
 def changes(generator: WatermarkGenerator, new: WatermarkGenerator) -> dict[str, Any]:
-    """Return the attributes in which a generator differs from a new one, as JSON values.
-
-    TypeError: if such an attribute has no JSON value
-    """
+    """Return the attributes in which a generator differs from a new one, as JSON values."""
     found: dict[str, Any] = {}
     for name, value in vars(generator).items():
         other = getattr(new, name, _MISSING)
@@ -217,11 +214,7 @@ class _Highest:
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
-    """Emits the largest timestamp - delay in ms - 1 periodically; Flink's class of that name.
-
-    >>> BoundedOutOfOrdernessWatermarks(5_000).on_batch(max_timestamp=60_000, count=10, now=None)
-    54999
-    """
+    """Emits the largest timestamp - delay in ms - 1 periodically; Flink's class of that name."""
 
     def __init__(self, max_out_of_orderness: int) -> None:
         self.max_out_of_orderness = not_negative("max_out_of_orderness", max_out_of_orderness)

@@ -326,11 +326,9 @@ class GlobalWindows(WindowAssigner):
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> list[GlobalWindow]:
-        """Return the global window."""
         return [GlobalWindow()]
 
     def get_default_trigger(self, env: object = None) -> Trigger:
-        """Return the default trigger."""
         return self._default_trigger
 
     def is_event_time(self) -> bool:
@@ -357,10 +355,7 @@ def _extractor(extractor: object) -> SessionWindowTimeGapExtractor:
 
 
 class CountWindowAssigner(WindowAssigner):
-    """Assigns windows by the position of an element among those of its key, which is counted in state.
-
-    window_size, window_slide: numbers of elements, 1 or more
-    """
+    """Assigns windows by the position of an element among those of its key, which is counted in state."""
 
     def __init__(self, name: str, window_size: int, window_slide: int) -> None:
         self._size = positive_int("window_size", window_size)

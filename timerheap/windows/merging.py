@@ -13,8 +13,7 @@ from timerheap.windows.window import Window, window_of
 class MergingWindowSet:
     """The windows in flight of one key, each with the window under which its contents are kept.
 
-    When windows merge, the contents of one of them stay in place, and the contents of the others are added
-    to them. The constructor reads the state, and `persist` writes it. Flink: ``MergingWindowSet``.
+    The constructor reads the state, and `persist` writes it. Flink: ``MergingWindowSet``.
     """
 
     def __init__(self, assigner: MergingWindowAssigner, state: MapState) -> None:

@@ -56,15 +56,12 @@ class _NestedCodec:
 
 
 class WindowStates:
-    """The states of a trigger or a window function: map states, from windows to values, lists or maps.
-
-    element_type: the type of a state whose descriptor has none
-    """
+    """The states of a trigger or a window function: map states, from windows to values, lists or maps."""
 
     def __init__(self, runtime_context: RuntimeContext, prefix: str, element_type: object = None) -> None:
         self._runtime_context = runtime_context
         self._prefix = prefix
-        self._element_type = element_type
+        self._element_type = element_type  # of a state whose descriptor has no type
 
     def of(self, descriptor: object, window: Window) -> Any:
         """Return the state of one window. Each call reads or writes the whole of a list or map."""
@@ -122,13 +119,10 @@ class WindowStates:
 
 
 class WindowStateStore:
-    """Gives a `ProcessWindowFunction` access to the states of the current key and window.
-
-    states: None for merging windows, which have no state of their own
-    """
+    """Gives a `ProcessWindowFunction` access to the states of the current key and window."""
 
     def __init__(self, states: WindowStates | None, window: Window) -> None:
-        self._states = states
+        self._states = states  # None for merging windows, which have no state of their own
         self._window = window
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:

@@ -207,8 +207,16 @@ class WindowPlan:
 
     def work(self) -> WindowWork:
         fields = list(to_arrow_schema(self._result()))[len(self.keys) :]
+        types: dict[str, pa.DataType] = {
+            name: one.object_type
+            for one in self.computed
+            for name in one.inputs
+            if one.object_type is not None
+        }
+        aggregates = [one.aggregate for one in self.computed]
+        name = f"{self._windows()}: {', '.join(map(repr, aggregates))}"
         return WindowWork(
-            spec=self._spec(),
+            spec=WindowSpec(self.source.assigner, aggregates, types, name),
             keys=self.keys,
             inputs=self.dtypes,
             pre_aggregated=not self._needs_rows,
@@ -216,16 +224,6 @@ class WindowPlan:
             results=fields[3 : 3 + len(self.computed)],
             emit_every=self.source.emit_every,
         )
-
-    def _spec(self) -> WindowSpec:
-        types: dict[str, pa.DataType] = {
-            name: one.object_type
-            for one in self.computed
-            for name in one.inputs
-            if one.object_type is not None
-        }
-        name = f"{self._windows()}: {', '.join(repr(one.aggregate) for one in self.computed)}"
-        return WindowSpec(self.source.assigner, [one.aggregate for one in self.computed], types, name)
 
     def _windows(self) -> str:
         assigner = self.source.assigner

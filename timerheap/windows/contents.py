@@ -10,7 +10,6 @@ from typing import Any
 from timerheap.functions import AggregateFunction, RuntimeContext
 from timerheap.state import MapStateDescriptor
 from timerheap.types import Types, composite
-from timerheap.windows.contexts import EvictorContext
 from timerheap.windows.evictors import Evictor, TimestampedValue
 from timerheap.windows.window import WINDOW_TYPE, Window
 from timerheap.windows.window_functions import ReduceFunction
@@ -26,7 +25,9 @@ class WindowContents(ABC):
         """Add an element."""
 
     @abstractmethod
-    def firing(self, window: Window, kept: Window) -> AbstractContextManager[Any]:
+    def firing(
+        self, window: Window, kept: Window, context: Evictor.EvictorContext
+    ) -> AbstractContextManager[Any]:
         """Return a context manager for a call of the window function, whose value is the input, or None.
 
         kept: the window under which the contents of `window` are kept
@@ -58,7 +59,7 @@ class AccumulatorContents(WindowContents):
         self._state.put(window, self._function.add(value, kept))
 
     @contextmanager
-    def firing(self, window: Window, kept: Window) -> Iterator[Any]:
+    def firing(self, window: Window, kept: Window, context: Evictor.EvictorContext) -> Iterator[Any]:
         accumulator = self._state.get(kept)
         yield None if accumulator is None else self._function.get_result(accumulator)
 
@@ -115,7 +116,7 @@ class ElementContents(WindowContents):
         self._append(window, value)
 
     @contextmanager
-    def firing(self, window: Window, kept: Window) -> Iterator[Any]:
+    def firing(self, window: Window, kept: Window, context: Evictor.EvictorContext) -> Iterator[Any]:
         yield self._held(kept) or None
 
     def clear(self, window: Window) -> None:
@@ -147,12 +148,7 @@ class EvictableElements(ElementContents):
     """
 
     def __init__(
-        self,
-        runtime_context: RuntimeContext,
-        type_info: object,
-        evictor: Evictor,
-        evictor_context: EvictorContext,
-        function: object,
+        self, runtime_context: RuntimeContext, type_info: object, evictor: Evictor, function: object
     ) -> None:
         timestamped = composite(
             [type_info, Types.LONG()],
@@ -162,7 +158,6 @@ class EvictableElements(ElementContents):
         )
         super().__init__(runtime_context, timestamped)
         self._evictor = evictor
-        self._context = evictor_context
         self._aggregate = (
             as_aggregate(function) if isinstance(function, (AggregateFunction, ReduceFunction)) else None
         )
@@ -171,15 +166,15 @@ class EvictableElements(ElementContents):
         self._append(window, (value, timestamp))
 
     @contextmanager
-    def firing(self, window: Window, kept: Window) -> Iterator[Any]:
+    def firing(self, window: Window, kept: Window, context: Evictor.EvictorContext) -> Iterator[Any]:
         held = self._held(kept)
         if not held:
             yield None
             return
         elements = [TimestampedValue(*element) for element in held]
-        self._evictor.evict_before(elements, len(elements), window, self._context)
+        self._evictor.evict_before(elements, len(elements), window, context)
         yield self._contents(elements)
-        self._evictor.evict_after(elements, len(elements), window, self._context)
+        self._evictor.evict_after(elements, len(elements), window, context)
         self.clear(kept)
         for element in elements:
             self._append(kept, tuple(element))

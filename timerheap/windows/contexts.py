@@ -78,10 +78,24 @@ class WindowTimers:
             self._waiting.remove(timestamp)
 
 
-class _Clock:
-    """The times of a context; the operator sets `timer_service` before each call."""
+class OperatorContext(Trigger.OnMergeContext, WindowAssigner.WindowAssignerContext, Evictor.EvictorContext):
+    """Context of an assigner, a trigger and an evictor; the operator sets the attributes before each call."""
 
     timer_service: TimerService
+    window: Window  # of the trigger, as the windows that have been merged into it
+    merged: Iterable[Window] = ()
+
+    def __init__(
+        self,
+        runtime_context: RuntimeContext,
+        event_timers: WindowTimers,
+        processing_timers: WindowTimers,
+        states: WindowStates,
+    ) -> None:
+        self._runtime_context = runtime_context
+        self._event_timers = event_timers
+        self._processing_timers = processing_timers
+        self._states = states
 
     def get_current_processing_time(self) -> int:
         return self.timer_service.current_processing_time()
@@ -89,33 +103,8 @@ class _Clock:
     def get_current_watermark(self) -> int:
         return self.timer_service.current_watermark()
 
-
-class AssignerContext(_Clock, WindowAssigner.WindowAssignerContext):
-    """Context of an assigner."""
-
-    def __init__(self, runtime_context: RuntimeContext) -> None:
-        self._runtime_context = runtime_context
-
     def get_runtime_context(self) -> RuntimeContext:
         return self._runtime_context
-
-
-class EvictorContext(_Clock, Evictor.EvictorContext):
-    """Context of an evictor."""
-
-
-class TriggerContext(_Clock, Trigger.OnMergeContext):
-    """Context of a trigger; the operator sets `window` and `merged`, too."""
-
-    window: Window
-    merged: Iterable[Window] = ()
-
-    def __init__(
-        self, event_timers: WindowTimers, processing_timers: WindowTimers, states: WindowStates
-    ) -> None:
-        self._event_timers = event_timers
-        self._processing_timers = processing_timers
-        self._states = states
 
     def register_processing_time_timer(self, time: int | datetime) -> None:
         self._processing_timers.register(time, self.window)

@@ -18,13 +18,7 @@ from timerheap.windows.assigners import (
     WindowAssigner,
 )
 from timerheap.windows.contents import AccumulatorContents, ElementContents, EvictableElements, WindowContents
-from timerheap.windows.contexts import (
-    AssignerContext,
-    EvictorContext,
-    TriggerContext,
-    WindowContext,
-    WindowTimers,
-)
+from timerheap.windows.contexts import OperatorContext, WindowContext, WindowTimers
 from timerheap.windows.evictors import Evictor
 from timerheap.windows.merging import MergingWindowSet
 from timerheap.windows.states import WindowStates
@@ -179,12 +173,9 @@ class WindowOperator:
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get the handles of the states; call this in the function's ``open``."""
         function = self._function
-        self._evictor_context = EvictorContext()
         self._contents: WindowContents
         if self._evictor is not None:
-            self._contents = EvictableElements(
-                runtime_context, self._type_info, self._evictor, self._evictor_context, function
-            )
+            self._contents = EvictableElements(runtime_context, self._type_info, self._evictor, function)
         elif isinstance(function, (AggregateFunction, ReduceFunction)):
             self._contents = AccumulatorContents(runtime_context, self._type_info, function)
         else:
@@ -194,8 +185,8 @@ class WindowOperator:
         event_time = self._assigner.is_event_time()
         self._cleanup_timers = self._event_timers if event_time else self._processing_timers
         trigger_states = WindowStates(runtime_context, "window.trigger", self._element_type)
-        self._trigger_context = TriggerContext(self._event_timers, self._processing_timers, trigger_states)
-        self._assigner_context = AssignerContext(runtime_context)
+        timers = self._event_timers, self._processing_timers
+        self._context = OperatorContext(runtime_context, *timers, trigger_states)
         states = WindowStates(runtime_context, "window.state") if self._merging is None else None
         self._window_context = WindowContext(runtime_context, states)
         if self._merging is not None:
@@ -232,7 +223,7 @@ class WindowOperator:
         """
         timestamp = ctx.timestamp()
         self._turn_to(ctx, timestamp)
-        windows = self._assigner.assign_windows(value, timestamp, self._assigner_context)
+        windows = self._assigner.assign_windows(value, timestamp, self._context)
         results = Results(ctx, timestamp)
         skipped = True
         in_flight = self._merging_window_set()
@@ -247,9 +238,9 @@ class WindowOperator:
             kept = window if in_flight is None else in_flight.get_state_window(window)
             assert kept is not None
             self._contents.add(kept, value, timestamp)
-            self._trigger_context.window = window
+            self._context.window = window
             at = MIN_WATERMARK if timestamp is None else timestamp  # as in Flink
-            result = self._trigger.on_element(value, at, window, self._trigger_context)
+            result = self._trigger.on_element(value, at, window, self._context)
             self._follow(result, window, kept, results)
             time = self._cleanup_time(window)
             if time != MAX_WATERMARK:  # otherwise the window never ends
@@ -290,8 +281,8 @@ class WindowOperator:
             kept = window if in_flight is None else in_flight.get_state_window(window)
             if kept is None:
                 continue  # the window has been merged, and its trigger did not delete this timer
-            self._trigger_context.window = window
-            self._follow(fire(timestamp, window, self._trigger_context), window, kept, results)
+            self._context.window = window
+            self._follow(fire(timestamp, window, self._context), window, kept, results)
             if self._assigner.is_event_time() is event_time and timestamp == self._cleanup_time(window):
                 self._clear(window, kept, in_flight)
         return results
@@ -300,15 +291,8 @@ class WindowOperator:
         self._key = ctx.get_current_key()
         self._timers = timer_service = ctx.timer_service()
         self._window_context.ctx, self._window_context.timestamp = ctx, timestamp
-        for context in (
-            self._event_timers,
-            self._processing_timers,
-            self._assigner_context,
-            self._trigger_context,
-            self._evictor_context,
-            self._window_context,
-        ):
-            context.timer_service = timer_service
+        for each in (self._event_timers, self._processing_timers, self._context, self._window_context):
+            each.timer_service = timer_service
 
     def _merging_window_set(self) -> MergingWindowSet | None:
         return None if self._merging is None else MergingWindowSet(self._merging, self._in_flight)
@@ -317,7 +301,7 @@ class WindowOperator:
         if not isinstance(result, TriggerResult):
             raise TypeError(f"{self._trigger!r} must return a TriggerResult, got {result!r}")
         if result.is_fire():
-            with self._contents.firing(window, kept) as contents:
+            with self._contents.firing(window, kept, self._context) as contents:
                 if contents is not None:
                     results.collect(self._emit(window, contents), window.max_timestamp())
         if result.is_purge():
@@ -341,7 +325,7 @@ class WindowOperator:
                 raise ValueError(_BACKWARDS.format(self._assigner, result, "watermark", now))
         elif result.max_timestamp() <= (now := self._timers.current_processing_time()):
             raise ValueError(_BACKWARDS.format(self._assigner, result, "processing time", now))
-        context = self._trigger_context
+        context = self._context
         context.window, context.merged = result, merged
         self._trigger.on_merge(result, context)
         for window in merged:
@@ -353,7 +337,7 @@ class WindowOperator:
     def _clear(self, window: Window, kept: Window, in_flight: MergingWindowSet | None) -> None:
         """Clear the contents, timers and states of a window that ends."""
         self._contents.clear(kept)
-        self._trigger.clear(window, self._trigger_context)
+        self._trigger.clear(window, self._context)
         if isinstance(self._window_function, ProcessWindowFunction):
             self._window_context.current = window
             self._window_function.clear(self._window_context)

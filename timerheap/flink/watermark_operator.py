@@ -12,9 +12,6 @@ from timerheap.watermarks.generators import WatermarkGenerator
 from timerheap.watermarks.output import Output, WatermarkOutput
 from timerheap.watermarks.strategy import WatermarkStrategy
 
-DEFAULT_AUTO_WATERMARK_INTERVAL = 200
-"""Milliseconds between periodic watermarks; Flink's ``pipeline.auto-watermark-interval``."""
-
 
 class WatermarksWithIdleness(WatermarkGenerator):
     """Marks its output idle after a timeout without rows, in ms (Flink's class of that name).
@@ -109,7 +106,8 @@ class TimestampsAndWatermarksOperator:
     strategy : WatermarkStrategy
         Provides timestamps, watermarks, the idle timeout and `WatermarkStrategy.max_ahead`.
     auto_watermark_interval : int, datetime.timedelta or str, default 200
-        Interval between periodic watermarks, an int in milliseconds; 0 for none.
+        Interval between periodic watermarks, an int in milliseconds; 0 for none. Flink's
+        ``pipeline.auto-watermark-interval``.
 
     Raises
     ------
@@ -158,7 +156,7 @@ class TimestampsAndWatermarksOperator:
         clock: ProcessingTimeService,
         strategy: WatermarkStrategy,
         *,
-        auto_watermark_interval: int | timedelta | str = DEFAULT_AUTO_WATERMARK_INTERVAL,
+        auto_watermark_interval: int | timedelta | str = 200,
     ) -> None:
         if not isinstance(strategy, WatermarkStrategy):
             raise TypeError(f"strategy must be a WatermarkStrategy, got {strategy!r}")

@@ -1,4 +1,4 @@
-"""Functions that SQL is planned with: the sides of joins, aggregates OVER rows, the rows of sessions.
+"""Functions that SQL is planned with: the sides of joins, and the rows of sessions.
 
 Rows of windows wait in the row buffer until their window ends, with that as their event time.
 """
@@ -11,22 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTimers
-from timerheap.output_tag import OutputTag
-from timerheap.spark._columns import LATE_BY, LATE_ROWS, SIDES, WINDOW
+from timerheap.spark._columns import SIDES, WINDOW
 from timerheap.spark._sql.ranking import groups_of
 from timerheap.state import ValueStateDescriptor
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf.aggregates import Count
 from timerheap.tvf.session import SessionWindowAggregate
 from timerheap.tvf.slices import SessionUnsliceAssigner
-from timerheap.types import Types
 from timerheap.watermarks import WatermarkGenerator
 
 GROUPED = ["rows of the left side", "rows of the right side"]
 """Names of the columns with the rows of a window and a key: lists of structs."""
-
-_AT_ONCE = 1 << 22  # rows of frames
-_LATE = OutputTag(LATE_ROWS, Types.ROW_NAMED([LATE_BY], [Types.LONG()]))  # only its id matters
 
 
 class GroupedSides(BatchProcessFunction):

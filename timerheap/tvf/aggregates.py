@@ -41,10 +41,7 @@ _LOW = 0xFFFFFFFF
 _HALF = 1 << 31
 _EXACT = Context(prec=100, rounding=ROUND_DOWN)  # any sum of decimals of 38 digits; the default rounds to 28
 _QUOTIENT = Context(prec=39, rounding=ROUND_DOWN)
-
-
-def _counter(name: str = "count") -> Field:
-    return Field(name, _INT64, np.add, 0)
+_COUNT = Field("count", _INT64, np.add, 0)
 
 
 class Count(FieldAggregate):
@@ -52,7 +49,7 @@ class Count(FieldAggregate):
 
     def __init__(self, column: str | None = None) -> None:
         columns = () if column is None else (column,)
-        super().__init__(columns, object, f"count({column or '*'})", [_counter()])
+        super().__init__(columns, object, f"count({column or '*'})", [_COUNT])
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         valid = inputs[0].valid if inputs else np.ones(len(groups.order), np.bool_)
@@ -77,7 +74,7 @@ class Sum(FieldAggregate):
         halves = ("high", "low") if wanted == _INT64 else ("sum",)
         self._add = object_ufunc(_exact_sum) if wanted.kind == "O" else np.add
         zero = [Field(half, wanted, self._add, 0) for half in halves]
-        super().__init__([column], wanted, f"{self.function}({column})", [*zero, _counter()])
+        super().__init__([column], wanted, f"{self.function}({column})", [*zero, _COUNT])
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A ufunc over objects cannot be pickled.
@@ -162,7 +159,7 @@ class Min(FieldAggregate):
         wanted = np.dtype(dtype)
         self._ufunc, self._identity = extreme(self.function, wanted)
         best = Field(self.function, wanted, self._ufunc, self._identity)
-        super().__init__([column], wanted, f"{self.function}({column})", [best, _counter()])
+        super().__init__([column], wanted, f"{self.function}({column})", [best, _COUNT])
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A ufunc over objects cannot be pickled.

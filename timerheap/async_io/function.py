@@ -100,10 +100,7 @@ class Stateless(RuntimeContext):
         )
 
     get_state = get_list_state = get_map_state = get_reducing_state = get_aggregating_state = _refuse
-
-    def get_max_number_of_parallel_subtasks(self) -> NoReturn:
-        """Raise NotImplementedError: there are no key groups."""
-        self._refuse()
+    get_max_number_of_parallel_subtasks = _refuse
 
     def get_metrics_group(self) -> NoReturn:
         """Raise NotImplementedError: the results have no column for metrics."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from timerheap._native._core import TimerHeap
 from timerheap._values import Misfit
 from timerheap.spark._arrow import KeyedRows, narrow_column, widen
-from timerheap.spark._columns import EARLY, KEY_HASH, SESSION_START, SLICE_END, shown_name
+from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END, shown_name
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.memory import PROCESS, Block, Memory
@@ -293,20 +293,15 @@ class WindowRunner(Runner):
             self.fired_timers += len(results)
         keys = self._group.keys.keys(results.key_ids)
         columns = [keys.column(name) for name in self._work.keys]
-        fields = [keys.schema.field(name) for name in self._work.keys]
         # Bounds are local times; where the result has them as instants, the windows follow UTC.
         bounds = [results.window_starts, results.window_ends, results.window_times]
         for field, ms in zip(self._work.bounds, bounds, strict=True):
             columns.append(pa.array(ms * 1000).cast(field.type))
-            fields.append(field)
         for field, result in zip(self._work.results, results.results, strict=True):
             columns.append(result_column(result, field))
-            fields.append(field)
         if self._work.emit_every is not None:
             columns.append(pa.array(np.full(len(results), early)))
-            fields.append(pa.field(EARLY, pa.bool_()))
-        batch = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-        self._output.batch(batch.rename_columns(self._names), "a window")
+        self._output.batch(pa.RecordBatch.from_arrays(columns, names=self._names), "a window")
 
 
 def result_column(result: np.ma.MaskedArray[Any, Any], field: pa.Field) -> pa.Array:

@@ -143,8 +143,8 @@ bench-asof: $(venv)/bench/.installed ## As-of joins beside Spark's window, DuckD
 bench-over: $(venv)/bench/.installed ## LAG, LEAD and running sums OVER rows beside Spark's own and DuckDB
 	$(measured) bench/over.py --json out/over.json $(ARGS)
 
-bench-patterns: $(venv)/bench/.installed ## MATCH_RECOGNIZE: four patterns over 2 million rows of 10,000 keys
-	$(measured) bench/patterns.py --json out/patterns.json $(ARGS)
+bench-patterns: $(venv)/bench/.installed ## MATCH_RECOGNIZE beside process() and Flink: four patterns, 2 million rows
+	$(measured) bench/patterns.py --flink --json out/patterns.json $(ARGS)
 
 bench-skew: $(venv)/bench/.installed ## Key groups under skew: a key of 1M timers, lists of 1e5, 10,000 channels
 	$(measured) bench/skew.py --json out/skew.json $(ARGS)

@@ -1,84 +1,177 @@
-"""MATCH_RECOGNIZE on a batch: rows per second end to end.
+"""MATCH_RECOGNIZE on a batch: rows per second end to end, and CPU time a row, beside Flink and process().
 
-$ python bench/patterns.py [--rows N] [--keys N] [--rounds N] [--json FILE]
+$ python bench/patterns.py [--rows N] [--keys N] [--rounds N] [--flink] [--json FILE]
 
-Amounts and events of many keys in one Parquet file, and four patterns: three rising payments and a fall
-within an hour, a V of an amount, A B+ C, and an A that no B follows. Spark reads the file, and drops the
-matches.
+Amounts and events of many keys, and four patterns: three rising payments and a fall within an hour, a V of
+an amount, A B+ C, and an A that no B follows. Spark reads a Parquet file, and drops the matches; the last
+pattern is also written as a process function. With --flink, Flink's SQL and timerheap read the same lines of
+CSV, on the same cores; CPU is that of all processes of each. Flink has no PREV and no greedy end: it looks at
+the row before in the match, which is the same, and for both the V ends with its first rise.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pc
 import pyarrow.parquet as pq
 from figures import write_json
 from flights import spark_session
-from pyspark.sql import SparkSession
+from nexmark.flink import Flink, files
+from pyspark.sql import DataFrame, Row, SparkSession
+from three_ways import Taken, median, spent
 
 import timerheap.spark
+from timerheap import KeyedProcessFunction, ValueStateDescriptor
 
 HOUR = 3_600_000
+SCHEMA = "k bigint, ms bigint, amount double, kind int"
+PAST = "AFTER MATCH SKIP PAST LAST ROW"  # not the default of Flink
+FRAUD = f"""MEASURES A.ts AS began, LAST(amount) AS ended {PAST}
+    PATTERN (A B{{2}} C) WITHIN INTERVAL '1' HOUR
+    DEFINE B AS amount > %s, C AS amount < A.amount"""
+VEE = f"""MEASURES A.ts AS began, LAST(DOWN.amount) AS low, LAST(UP.amount) AS high
+    {PAST} PATTERN (A DOWN+ UP%s) WITHIN INTERVAL '1' HOUR
+    DEFINE DOWN AS amount < %s, UP AS amount > %s"""
+ABC = f"""MEASURES A.ts AS began, COUNT(B.kind) AS n {PAST}
+    PATTERN (A B+ C) WITHIN INTERVAL '1' HOUR DEFINE A AS kind = 0, B AS kind = 1, C AS kind = 2"""
+PREV, BEFORE = "PREV(amount)", "LAST(amount, 1)"
 QUERIES = {
-    "fraud": """MEASURES A.ts AS start, LAST(amount) AS last PATTERN (A B B C) WITHIN INTERVAL '1' HOUR
-        DEFINE B AS amount > PREV(amount), C AS amount < A.amount""",
-    "V": """MEASURES A.ts AS start, LAST(DOWN.amount) AS low, LAST(UP.amount) AS high
-        PATTERN (A DOWN+ UP+) WITHIN INTERVAL '1' HOUR
-        DEFINE DOWN AS amount < PREV(amount), UP AS amount > PREV(amount)""",
-    "A B+ C": """MEASURES A.ts AS start, COUNT(B.*) AS n PATTERN (A B+ C) WITHIN INTERVAL '1' HOUR
-        DEFINE A AS kind = 0, B AS kind = 1, C AS kind = 2""",
-    "silence": """MEASURES A.ts AS start PATTERN (A N*) WITHIN INTERVAL '10' MINUTE
+    "fraud": FRAUD % PREV,
+    "V": VEE % ("+", PREV, PREV),
+    "A B+ C": ABC,
+    "silence": """MEASURES A.ts AS began PATTERN (A N*) WITHIN INTERVAL '10' MINUTE
         DEFINE A AS kind = 0, N AS kind <> 1""",
+}
+BESIDE = {  # ours, and Flink's
+    "fraud": (FRAUD % PREV, FRAUD % BEFORE),
+    "V": (VEE % ("", PREV, PREV), VEE % ("", BEFORE, BEFORE)),
+    "A B+ C": (ABC, ABC),
 }
 
 
-def write(file: Path, rows: int, keys: int) -> None:
-    """Write a day of rows."""
+def write(folder: Path, rows: int, keys: int) -> None:
+    """Write a day of rows, as Parquet and as CSV."""
     draw = np.random.default_rng(7)
-    times = np.sort(draw.integers(0, 24 * HOUR, rows))
-    columns = {
+    table = pa.table({
         "k": draw.integers(0, keys, rows),
-        "ts": pa.array(times * 1000).cast(pa.timestamp("us", "UTC")),
+        "ms": np.sort(draw.integers(0, 24 * HOUR, rows)),
         "amount": np.round(draw.random(rows) * 100, 2),
-        "kind": draw.integers(0, 4, rows),
-    }
-    pq.write_table(pa.table(columns), file, row_group_size=250_000)
+        "kind": draw.integers(0, 4, rows).astype(np.int32),
+    })  # fmt: skip
+    pq.write_table(table, folder / "rows.parquet", row_group_size=250_000)
+    pc.write_csv(table, folder / "rows.csv", pc.WriteOptions(include_header=False))
 
 
-def run(spark: SparkSession, clause: str) -> float:
-    """Return the seconds of one query, whose matches are dropped."""
-    query = f"SELECT * FROM rows MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts {clause})"
-    began = time.perf_counter()
-    timerheap.spark.sql(spark, query).write.format("noop").mode("overwrite").save()
-    return time.perf_counter() - began
+class Silence(KeyedProcessFunction):
+    """The pattern of the same name: of each A, until a B comes or ten minutes have passed."""
+
+    output_schema = "k bigint, start bigint"
+
+    def open(self, runtime_context: Any) -> None:
+        self._start = runtime_context.get_state(ValueStateDescriptor("start", "long"))
+
+    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[int, int]]:
+        """Begin with an A, end with a B."""
+        start = self._start.value()
+        if start is None:
+            if value.kind == 0:
+                self._start.update(ctx.timestamp())
+                ctx.timer_service().register_event_time_timer(ctx.timestamp() + HOUR // 6 - 1)
+        elif value.kind == 1:
+            ctx.timer_service().delete_event_time_timer(start + HOUR // 6 - 1)
+            yield from self._end(value.k)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[tuple[int, int]]:
+        """End after ten minutes."""
+        yield from self._end(ctx.get_current_key())
+
+    def _end(self, key: int) -> Iterator[tuple[int, int]]:
+        yield key, self._start.value()
+        self._start.clear()
+
+
+def dropped(df: DataFrame) -> Callable[[], None]:
+    """Return an action that computes rows and drops them."""
+    return df.write.format("noop").mode("overwrite").save
+
+
+def matches(spark: SparkSession, clause: str, table: str = "rows") -> DataFrame:
+    """Return the matches of a clause."""
+    query = f"SELECT * FROM {table} MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts {clause}) AS m"
+    return timerheap.spark.sql(spark, query)
+
+
+def flink_job(flink: Flink, file: Path, clause: str) -> Taken:
+    """Return what Flink takes."""
+    tables = flink.environment()
+    tables.executeSql(
+        f"""CREATE TEMPORARY TABLE `rows` (k BIGINT, ms BIGINT, amount DOUBLE, kind INT,
+        ts AS TO_TIMESTAMP_LTZ(ms, 3), WATERMARK FOR ts AS ts - INTERVAL '1' SECOND) WITH ({files(file)})"""
+    )
+    query = f"SELECT * FROM `rows` MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts {clause}) AS m"
+    took = flink.insert(tables, query, None)
+    return {"seconds": took.seconds, "jvm": took.cpu, "python": 0.0}
 
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--flink", action="store_true", help="run Flink's SQL beside it, on CSV")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "rows.parquet"
-        write(file, args.rows, args.keys)
-        found = {}
-        with spark_session(Path(folder) / "spark.log") as spark:
-            spark.read.parquet(str(file)).createOrReplaceTempView("rows")
+    found: dict[str, Taken] = {}
+
+    def measure(name: str, action: Callable[[], Taken]) -> None:
+        found[name] = took = median([action() for _ in range(args.rounds + 1)][1:])  # the first one compiles
+        jvm, python = (took[side] * 1e6 / args.rows for side in ("jvm", "python"))
+        rate, load = args.rows / took["seconds"], os.getloadavg()[0]
+        print(f"{name:24}{rate:12,.0f}{jvm:10.2f}{python:10.2f}{load:8.1f}", flush=True)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        write(folder, args.rows, args.keys)
+        print(f"{'':24}{'rows/s':>12}{'JVM us':>10}{'Python us':>10}{'load':>8}")
+        with spark_session(folder / "spark.log") as spark:
+            jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+            with_time = "*", "timestamp_millis(ms) AS ts"
+            rows = spark.read.parquet(str(folder / "rows.parquet")).selectExpr(*with_time)
+            rows.createOrReplaceTempView("rows")
+            lines = spark.read.schema(SCHEMA).csv(str(folder / "rows.csv")).selectExpr(*with_time)
+            lines.createOrReplaceTempView("lines")
             for name, clause in QUERIES.items():
-                seconds = [run(spark, clause) for _ in range(args.rounds + 1)][1:]  # the first one compiles
-                found[name] = args.rows / statistics.median(seconds)
-                print(f"{name:10} {found[name]:>12,.0f} rows/s, load {os.getloadavg()[0]:.1f}", flush=True)
-        write_json(args.json, found)
+                measure(name, lambda clause=clause: spent(dropped(matches(spark, clause)), jvm))
+            silences = timerheap.spark.process(
+                rows,
+                key="k",
+                function=Silence(),
+                output_schema=Silence.output_schema,
+                event_time="ts",
+                watermark="1 second",
+            )
+            measure("silence, process()", lambda: spent(dropped(silences), jvm))
+            if args.flink:
+                flink = Flink(log=folder / "flink.log")
+                for name, (ours, theirs) in BESIDE.items():
+                    action = lambda clause=ours: spent(dropped(matches(spark, clause, "lines")), jvm)  # noqa: E731
+                    measure(f"{name}, CSV", action)
+                    measure(
+                        f"{name}, Flink", lambda clause=theirs: flink_job(flink, folder / "rows.csv", clause)
+                    )
+                flink.close()
+    write_json(args.json, found)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ class Flink:
 
     def run(self, query: str, directory: Path, into: Path | None = None) -> Run:
         """Run a query as a stream; its rows are dropped, as in the published runs, or go to CSV files."""
-        return self._insert(self._tables(directory, "4 SECOND"), query, QUERIES[query], into)
+        parts = "PARTITIONED BY (dt, hm)" if query == "q10" else ""
+        return self.insert(self._tables(directory, "4 SECOND"), QUERIES[query], into, parts)
 
     def results(self, query: str, directory: Path, into: Path) -> None:
         """Write the rows of a query to CSV files, and where it updates rows, only what they are at the end.
@@ -81,13 +82,14 @@ class Flink:
         watermark waits for the end so that no row is late, whatever the order of the files.
         """
         tables = self._tables(directory, "30 DAY", batch=query not in ("q11", "q13"))
-        self._insert(tables, query, COUNTS if query == "q12" else QUERIES[query], into)
+        parts = "PARTITIONED BY (dt, hm)" if query == "q10" else ""
+        self.insert(tables, COUNTS if query == "q12" else QUERIES[query], into, parts)
 
-    def _insert(self, tables: Any, query: str, text: str, into: Path | None) -> Run:
+    def insert(self, tables: Any, text: str, into: Path | None, parts: str = "") -> Run:
+        """Run a query of tables; its rows are dropped, or go to CSV files."""
         schema = tables.sqlQuery(text).getResolvedSchema().toString()
         columns = re.sub(r"^\(|\)$| NOT NULL|\*ROWTIME\*|\*PROCTIME\*", "", schema.strip())
-        parts = "PARTITIONED BY (dt, hm)" if query == "q10" else ""
-        sink = _files(into) if into else "'connector' = 'blackhole'"
+        sink = files(into) if into else "'connector' = 'blackhole'"
         tables.executeSql(f"CREATE TEMPORARY TABLE sink ({columns}) {parts} WITH ({sink})")
         before = self._cpu()
         started = tables.executeSql(f"INSERT INTO sink {text}")
@@ -99,8 +101,8 @@ class Flink:
         self.process.stdin.close()
         self.process.wait()
 
-    def _tables(self, directory: Path, delay: str, batch: bool = False) -> Any:
-        """Return an environment with the published views, over the same columns."""
+    def environment(self, batch: bool = False) -> Any:
+        """Return an environment without tables."""
         api = self.gateway.jvm.org.apache.flink.table.api
         settings = api.EnvironmentSettings.newInstance()
         tables = api.TableEnvironment.create(
@@ -108,6 +110,11 @@ class Flink:
         )
         for name, value in SETTINGS.items():
             tables.getConfig().set(name, value)
+        return tables
+
+    def _tables(self, directory: Path, delay: str, batch: bool = False) -> Any:
+        """Return an environment with the published views, over the same columns."""
+        tables = self.environment(batch)
         number, unit = delay.split()
         columns = ", ".join(f"`{field.name}` {_TYPES[str(field.type)]}" for field in SCHEMA)
         tables.executeSql(
@@ -115,7 +122,7 @@ class Flink:
               `dateTime` AS CAST(TO_TIMESTAMP_LTZ(ms, 3) AS TIMESTAMP(3)),
               expires AS CAST(TO_TIMESTAMP_LTZ(expires_ms, 3) AS TIMESTAMP(3)),
               WATERMARK FOR `dateTime` AS `dateTime` - INTERVAL '{number}' {unit}
-            ) WITH ({_files(directory / "flink")}, 'csv.null-literal' = '')"""
+            ) WITH ({files(directory / "flink")}, 'csv.null-literal' = '')"""
         )
         views = {"person": (PERSON, PERSONS), "auction": (AUCTION, AUCTIONS), "bid": (BID, BIDS)}
         for name, (kind, names) in views.items():
@@ -127,7 +134,7 @@ class Flink:
         tables.executeSql(
             f"""CREATE TEMPORARY TABLE side_input (key BIGINT, `value` STRING, `since` TIMESTAMP(3),
               PRIMARY KEY (key) NOT ENFORCED, WATERMARK FOR `since` AS `since`
-            ) WITH ({_files(directory / "side_input.csv")})"""
+            ) WITH ({files(directory / "side_input.csv")})"""
         )
         return tables
 
@@ -136,5 +143,6 @@ class Flink:
         return sum(map(int, words[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-def _files(path: Path) -> str:
+def files(path: Path) -> str:
+    """Return the options of a table of CSV files."""
     return f"'connector' = 'filesystem', 'path' = '{path}', 'format' = 'csv'"

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import time
+import tomllib
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -39,9 +40,13 @@ def block(language: str) -> str:
 
 def test_the_first_screen_names_the_two_commands() -> None:
     lines = README.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 130
+    assert len(lines) <= 120
     for command in ("make demo", "make test"):
-        assert any(line.startswith(command) for line in lines[:25])
+        assert any(line.startswith(f"{command}  # ") for line in lines[:25]), "with what it shows"
+    extras = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra in ("spark", "java", "sql", "inspect"):
+        assert extra in extras
+        assert any(f"`{extra}`" in line for line in lines[:30])
     assert "make test" in (README.parent / ".ci/run").read_text(encoding="utf-8").splitlines()
 
 

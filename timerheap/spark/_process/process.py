@@ -75,7 +75,7 @@ def process(
         struct, which has a name such as "order.id", as in Spark.
     function : KeyedProcessFunction or BatchProcessFunction
         An instance, pickled to the workers by cloudpickle. A copy is opened and closed on the driver first,
-        so that errors in its states are raised here; see `timerheap.functions.Function`.
+        so that errors in its states are raised here.
     output_schema : str or pyspark.sql.types.StructType
         Schema of the result.
     event_time : str, Column or EventTime, optional
@@ -287,10 +287,9 @@ def process_two(
 
     Notes
     -----
-    The semantics are those of Flink's ``KeyedCoProcessOperator``: a StatusWatermarkValve for each input, and
-    an IndexedCombinedWatermarkStatus over both. An input without new rows holds back event time; with
-    ``watermark.with_idleness(...)`` event time advances without it, and with
-    ``watermark.with_wall_clock(...)`` it follows the clock.
+    The semantics are those of Flink's ``KeyedCoProcessOperator``: each input has a watermark, and the lower
+    one counts. An input without new rows holds back event time; with ``watermark.with_idleness(...)`` event
+    time advances without it, and with ``watermark.with_wall_clock(...)`` it follows the clock.
     """
     function = sendable(function, KeyedCoProcessFunction)
     if order is None and isinstance(function, IntervalJoin):

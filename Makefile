@@ -5,6 +5,7 @@
 PYTHON ?= python3
 ARGS ?=
 BASE ?=
+BASE_URL ?= /
 
 version := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 venv := .venv-$(version)
@@ -37,7 +38,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs docs-site sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -88,6 +89,9 @@ lint: $(venv)/lint/.installed ## ruff, mypy --strict, stubtest, clang-format, ja
 docs: $(venv)/docs/.installed ## The documentation, into out/docs
 	rm -rf docs/reference/generated
 	$(call installed,docs) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -d out/doctrees docs out/docs $(ARGS)
+
+docs-site: docs ## The documentation of every minor version and of the tree, with a switcher, into out/site (BASE_URL=/...)
+	$(venv)/docs/bin/python tools/docs_site.py $(BASE_URL)
 
 sanitize: $(venv)/sanitize/.installed ## The C tests, and those of the heaps, the index and the row loop, under ASan and UBSan
 	$(MAKE) -C tests/c

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import version as installed_version
 from inspect import isclass
@@ -42,15 +43,20 @@ html_css_files = ["timerheap.css"]
 html_theme_options: dict[str, Any] = {
     "logo": {"text": "timerheap"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 6,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
+    # `make docs-site` puts the versions side by side; each looks up what there is above its own folder.
+    "switcher": {"json_url": "../switcher.json", "version_match": os.environ.get("DOCS_VERSION", "dev")},
+    "check_switcher": False,
+    "navbar_start": ["navbar-logo", "version-switcher"],
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-alone = ["first-steps", "performance", "limits", "how-it-works", "glossary", "developing", "changelog"]
+alone = ["first-steps", "performance", "limits", "how-it-works", "glossary", "developing"]
+alone += ["roadmap", "changelog"]
 html_sidebars: dict[str, list[str]] = {page: [] for page in alone}
 copyright = "the timerheap developers. Apache License 2.0"
 

@@ -6,6 +6,7 @@ PYTHON ?= python3
 ARGS ?=
 BASE ?=
 BASE_URL ?= /
+WHEEL ?=
 
 version := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 venv := .venv-$(version)
@@ -38,7 +39,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs docs-site sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs docs-site sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -203,8 +204,16 @@ test-wheels: ## Build and test a wheel on every Python that is found, with NumPy
 test-wheel: $(venv)/test-core/.installed
 	$(call installed,test-core) -m pytest @tests/core.txt $(ARGS)
 
-test-arm64: $(venv)/build/pyvenv.cfg ## A wheel for aarch64 and its tests, under qemu; needs Debian and root
-	tests/arm64/run.sh $(venv)/build/bin/python $(ARGS)
+test-arm64: $(venv)/build/pyvenv.cfg ## A wheel for aarch64 (or WHEEL=...) and its tests, under qemu; needs Debian and root
+	WHEEL=$(WHEEL) tests/arm64/run.sh $(venv)/build/bin/python $(ARGS)
+
+release-check: $(venv)/release/.ready ## Wheels for x86_64 and aarch64, glibc and musl, sdist, SBOM, checksums: built twice, checked
+	$(venv)/release/bin/python tools/release.py $(ARGS)
+
+# The tools alone: the wheels that they build are tested in environments of their own.
+$(venv)/release/.ready: pyproject.toml | $(venv)/release/pyvenv.cfg
+	$(@D)/bin/python -m pip install --quiet --upgrade --group release
+	touch $@
 
 hooks: $(venv)/lint/.installed ## Run lint before every git commit
 	$(venv)/lint/bin/pre-commit install

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the C tests for aarch64, builds the wheel there and tests it, in a Debian root under qemu-user:
-# run.sh PYTHON [PYTEST ARGUMENTS...]. All is put into out/arm64; the root stays there for the next run.
+# [WHEEL=...] run.sh PYTHON [PYTEST ARGUMENTS...]. With WHEEL, tests that one. All is put into out/arm64; the root stays
+# there for the next run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -73,8 +74,13 @@ rm -rf "$root"/root/{build,src,wheels}
 mkdir -p "$root/root/src"
 git ls-files -cz --others --exclude-standard | tar -cz --null -T - | tar -xz -C "$root/root/src"
 mapfile -t requires < <($python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")')
-fetch --target "$root/root/build" pip wheel "${requires[@]}"
-inside env PYTHONPATH=/build python3 -m pip wheel --quiet --no-index --no-deps --no-build-isolation -w /wheels /src
+if [ -n "${WHEEL-}" ]; then
+  mkdir -p "$root/root/wheels"
+  cp "$WHEEL" "$root/root/wheels"
+else
+  fetch --target "$root/root/build" pip wheel "${requires[@]}"
+  inside env PYTHONPATH=/build python3 -m pip wheel --quiet --no-index --no-deps --no-build-isolation -w /wheels /src
+fi
 wheel=$(ls "$root"/root/wheels/*.whl)
 rm -rf "$root/root$platlib"
 fetch --target "$root/root$platlib" --group test "$wheel[inspect,rocksdb,sketches,sql]"

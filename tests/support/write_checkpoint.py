@@ -75,7 +75,7 @@ class Everything(KeyedProcessFunction):
         self.due.clear()
 
 
-def query(df: DataFrame) -> DataFrame:
+def query(df: DataFrame, **more: Any) -> DataFrame:
     """The query that wrote the checkpoint; a restart from it must plan the same."""
     return timerheap.spark.process(
         df,
@@ -85,6 +85,7 @@ def query(df: DataFrame) -> DataFrame:
         "at",
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(500),
         max_parallelism=3,
+        **more,
     )
 
 

@@ -252,7 +252,7 @@ class Manifest:
         if len(payload) >= 2 and (found := int.from_bytes(payload[:2], "little")) != FORMAT:
             raise ValueError(
                 f"this checkpoint has timerheap's state format {found}, and this version reads {FORMAT}: "
-                "use the version that wrote it, or start a new checkpoint"
+                "use the version that wrote it, or save the tables with it, and pass them as initial_state"
             )
         try:
             return cls._parse(payload)

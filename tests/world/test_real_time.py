@@ -328,6 +328,7 @@ def test_the_program_of_the_page_finds_sensors_that_are_silent(broker: Broker, t
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_executors_that_are_killed_lose_nothing(
     broker: Broker, tmp_path: Path, draw: random.Random, request: Any, tell: Callable[..., None]
 ) -> None:
@@ -339,6 +340,7 @@ def test_executors_that_are_killed_lose_nothing(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_many_kills_lose_nothing(
     broker: Broker, tmp_path: Path, draw: random.Random, request: Any, tell: Callable[..., None]
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -261,10 +262,15 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
     for _ in range(2):
         timerheap.spark.run_available_now(writer, f"{work}/alarms/output")
     streams["alarms"] = in_order(spark.read.parquet(f"{work}/alarms/output"))
-    query = stream.writeStream.format("noop").option("checkpointLocation", f"{work}/noop").start()
+    rows = timerheap.spark.process(stream, "k", Rows(), OUTPUT, **OPTIONS)
+    metrics = timerheap.spark.PrometheusMetrics()
+    spark.streams.addListener(metrics)
+    query = rows.union(rows).writeStream.format("noop").option("checkpointLocation", f"{work}/noop").start()
+    query.processAllAvailable()
+    seen = timerheap.spark.progress(query)
+    assert seen is not None
     refused = [
         refusal(lambda: timerheap.spark.read_checkpoint(spark, f"{work}/rows/checkpoint")),
-        refusal(lambda: timerheap.spark.progress(query)),
         refusal(lambda: timerheap.spark.with_name(stream, "rows")),
         refusal(
             lambda: timerheap.spark.transform_with_state(
@@ -272,8 +278,20 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
             )
         ),
     ]
+    progress = {"watermark": seen.watermark, "fired_timers": seen.fired_timers, "keys": told(metrics)}
     query.stop()
-    return {"batch": batch, "streams": streams, "refused": refused}
+    return {"batch": batch, "streams": streams, "refused": refused, "progress": progress}
+
+
+def told(metrics: timerheap.spark.PrometheusMetrics) -> float:
+    """Return the number of keys of which the listener has heard; it hears of them a little later."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        samples = [sample for family in metrics.collect() for sample in family.samples]
+        if keys := [sample.value for sample in samples if sample.name == "timerheap_keys"]:
+            return keys[0]
+        time.sleep(0.1)
+    return -1
 
 
 def in_order(result: DataFrame) -> list[list[Any]]:

@@ -278,6 +278,12 @@ def analyzed_plan(df: DataFrame) -> str:
     return cast(str, analyzed(df).toString())
 
 
+def with_plan_id(df: DataFrame, number: int) -> DataFrame:
+    """Give the plan of a DataFrame of Spark Connect, which is returned, a different number."""
+    cast(Any, df)._plan._root_plan_id = number
+    return df
+
+
 def logical_plan(df: DataFrame) -> Any:
     """Return the plan of a DataFrame, which keeps that it is the DataFrame's."""
     return df._jdf.logicalPlan()

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from timerheap.metrics import DistributionResult
-from timerheap.spark._plan.progress import Progress, after_batch, as_progress
+from timerheap.spark._plan.progress import Progress, after_batch, as_progress, operators_of
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -71,7 +71,7 @@ class _Operator:
     counts: Counter[str] = field(default_factory=Counter)
     distributions: dict[str, DistributionResult] = field(default_factory=dict)
 
-    def add(self, batch_id: int, observed: Any) -> None:
+    def add(self, batch_id: int, observed: dict[str, Any]) -> None:
         self.values = after_batch(self.values, observed)
         self.now = as_progress(batch_id, self.values, observed)
         if self.now is None:
@@ -144,9 +144,8 @@ class PrometheusMetrics(StreamingQueryListener):
             query.seconds = progress.durationMs.get("triggerExecution", 0) / 1000
             query.rows += progress.numInputRows
             if progress.stateOperators:  # otherwise the micro-batch had nothing to do
-                for operator, observed in progress.observedMetrics.items():
-                    if "metrics" in observed.asDict():  # not of an observe() of the user's
-                        query.operators.setdefault(operator, _Operator()).add(progress.batchId, observed)
+                for operator, observed in operators_of(progress).items():
+                    query.operators.setdefault(operator, _Operator()).add(progress.batchId, observed)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Note that a query without rows still runs."""

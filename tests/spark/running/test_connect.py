@@ -50,5 +50,6 @@ def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:
     alarms = {"alarms": [["a", 0, -1], ["b", 0, -1]]}
     assert found["streams"] == both | dict.fromkeys(processors, counts) | alarms
     refused = found["refused"]
-    assert len(refused) == 4
+    assert found["progress"] == {"watermark": 97_999, "fired_timers": 3, "keys": 2}
+    assert len(refused) == 3
     assert all("not supported on Spark Connect" in message for message in refused)

@@ -15,8 +15,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pyspark import SparkContext
 from pyspark.accumulators import Accumulator
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
@@ -35,6 +36,7 @@ from timerheap.spark._compat import (
     of_plan,
     on_connect,
     refuse_connect,
+    with_plan_id,
 )
 from timerheap.spark._plan.arguments import data_frame
 from timerheap.spark._worker.driver_mail import DRAINED, Letter, Look, Mail, Opener, QueryRun
@@ -81,10 +83,7 @@ def output_type(result: StructType, flat: bool = False) -> StructType:
 def observed(output: DataFrame, df: DataFrame, has_own: bool = False) -> DataFrame:
     """Return the results in the output of an operator, whose input is `df`, and observe its metrics."""
     # They are a map, "metrics". If its function `has_own`, these are two more, "counters" and
-    # "distributions". On Spark Connect nothing is observed: two operators of one name could not be told apart
-    # there.
-    if on_connect(df.sparkSession):
-        return _results(output)
+    # "distributions".
     own = [_merged(kind).alias(kind) for kind in ("counters", "distributions") if has_own]
     metrics = _merged("sum", "min", "max").alias(_COLUMN)
     return _results(_repeatable(output.observe(_name(df), metrics, *own)))
@@ -128,6 +127,8 @@ def _repeatable(observed: DataFrame) -> DataFrame:
     """Return a DataFrame of ``observe()`` that may stand twice in a query."""
     # Spark refuses two metrics of one name, as in the union of the results of two operators, unless they
     # belong to one DataFrame. The progress then has the metrics of one of them; see `with_name`.
+    if on_connect(observed.sparkSession):
+        return with_plan_id(observed, _DATAFRAME)
     node = logical_plan(observed)
     node = node.copy(node.name(), node.metrics(), node.child(), _DATAFRAME)
     return of_plan(observed.sparkSession, node)
@@ -238,19 +239,19 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
 
     Notes
     -----
+    On Spark Connect, nothing tells of several operators of one name: these are the metrics of one of them.
+
     A ``foreachBatch`` that reads its DataFrame twice without ``persist()`` runs the operator twice,
     which doubles the numbers.
     """
-    if on_connect(query):
-        raise NotImplementedError("progress() is not supported on Spark Connect, where nothing is observed")
-    if not isinstance(query, StreamingQuery):
+    if not isinstance(query, StreamingQuery) and not on_connect(query):
         raise TypeError(f"query must be a pyspark.sql.streaming.StreamingQuery, got {query!r}")
     if not isinstance(operator, str):
         raise TypeError(f'operator must be a str such as "timerheap", got {operator!r}')
     batches = [batch for batch in query.recentProgress if batch.stateOperators]  # others had nothing to do
-    reported = [batch for batch in batches if operator in batch.observedMetrics]
+    reported = [batch for batch in batches if operator in operators_of(batch)]
     if reported:
-        plan = execution_of(query).logicalPlan().toString()
+        plan = "" if on_connect(query) else execution_of(query).logicalPlan().toString()
         # The metrics of an operator have an id of their own, also where a result stands twice in the query.
         first = rf"CollectMetrics {re.escape(operator)}, \[.*? AS {_COLUMN}#(\d+)"
         if len(set(re.findall(first, plan))) > 1:
@@ -259,8 +260,8 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
                 "the query have; give them names with timerheap.spark.with_name(result, name)"
             )
         last = reported[-1]
-        observed_rows = [batch.observedMetrics[operator] for batch in reported]
-        return as_progress(last.batchId, reduce(after_batch, observed_rows, {}), observed_rows[-1])
+        found = [operators_of(batch)[operator] for batch in reported]
+        return as_progress(last.batchId, reduce(after_batch, found, {}), found[-1])
     if batches:
         names = sorted(batches[-1].observedMetrics)
         raise ValueError(
@@ -270,7 +271,20 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
     return None
 
 
-def after_batch(before: dict[str, Any], observed: Row) -> dict[str, Any]:
+def operators_of(batch: StreamingQueryProgress) -> dict[str, dict[str, Any]]:
+    """Return what each operator has reported of a micro-batch, by its name."""
+    found = {name: _fields(row.asDict()) for name, row in batch.observedMetrics.items()}
+    return {name: row for name, row in found.items() if _COLUMN in row}  # not an observe() of the user's
+
+
+def _fields(row: Any) -> Any:
+    """Return a row by its names; the client of Spark Connect takes its values and schema for two fields."""
+    if row.keys() != {"values", "schema"}:
+        return row
+    return dict(zip((field["name"] for field in row["schema"]["fields"]), row["values"], strict=True))
+
+
+def after_batch(before: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of an operator after a micro-batch; what it leaves out has not changed in it."""
     metrics = observed[_COLUMN]
     groups, all_groups = (metrics.get(name) for name in _REPORTED)
@@ -280,17 +294,16 @@ def after_batch(before: dict[str, Any], observed: Row) -> dict[str, Any]:
     return before | {name: metrics[name] for name in (*held, *times)} | counted
 
 
-def as_progress(batch_id: int, values: dict[str, Any], observed: Row) -> Progress | None:
+def as_progress(batch_id: int, values: dict[str, Any], observed: dict[str, Any]) -> Progress | None:
     """Return the metrics after a micro-batch, given its own; None before one of all key groups."""
     if not values.keys() >= set(_HELD):
         return None
-    own = observed.asDict()
     distributions = {  # dicts in recentProgress, rows in what a listener receives
         name: DistributionResult(d["count"], d["sum"], d["min"], d["max"])
-        for name, d in own.get("distributions", {}).items()
+        for name, d in observed.get("distributions", {}).items()
     }
     numbers: dict[str, Any] = dict.fromkeys(_TIMES) | values
-    return Progress(batch_id, **numbers, counters=own.get("counters", {}), distributions=distributions)
+    return Progress(batch_id, **numbers, counters=observed.get("counters", {}), distributions=distributions)
 
 
 def with_name(df: DataFrame, name: str) -> DataFrame:

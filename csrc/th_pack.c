@@ -20,7 +20,7 @@ TH_INLINE uint64_t hash_integer(uint64_t seed, const uint8_t *p, unsigned width)
     return th_finish(width == 8 ? th_add8(seed + P5 + 8, x) : th_add4(seed + P5 + 4, (uint32_t)x));
 }
 
-th_status th_pack_hash(const th_array *a, int64_t *hash) {
+th_status th_pack_hash(const th_array *restrict a, int64_t *restrict hash) {
     for (size_t i = 0; i < a->n; i++) {
         uint64_t seed = (uint64_t)hash[i];
         th_text text;

@@ -47,7 +47,6 @@ VALUES = {
     "decimal(18,0)": [Decimal(10**18 - 1), Decimal(1 - 10**18), None],
     "decimal(19,3)": [Decimal(10**15), Decimal("-0.128"), Decimal("0.128"), Decimal("-0.129"), None],
     "decimal(38,0)": [Decimal(10**38 - 1), Decimal(1 - 10**38), Decimal(0), Decimal(-128), None],
-    "char(3)": ["abc", "d", None],
     "interval day to second": [datetime.timedelta(days=-1, microseconds=1), None],
 }
 

@@ -10,7 +10,7 @@ from itertools import chain, combinations, product
 from sqlglot import exp
 
 from timerheap.spark._columns import GROUPING_SET, RANK, WINDOW_COLUMNS, computed_name
-from timerheap.spark._sql.dialect import expect_only, refuse, text_of, written
+from timerheap.spark._sql.dialect import expect_only, refuse, show_as, text_of, written
 from timerheap.spark._sql.nodes import PROCTIME, Call
 from timerheap.tvf.aggregates import BUILT_IN
 
@@ -251,11 +251,12 @@ def call_of(node: exp.Expr, otherwise: str = _OTHERWISE) -> Call:
 
 
 def nested_ranks(select: exp.Select) -> exp.Select:
-    """Return a SELECT whose ranks are of a nested query, with WHERE instead of QUALIFY."""
+    """Return a SELECT whose ranks are of a nested query, with WHERE instead of QUALIFY or DISTINCT ON."""
+    _rank_distinct(select)
     qualify = select.args.get("qualify")
     if qualify is not None:
         select = select.copy()
-        _without_aliases(select)
+        _without_aliases(select, select.args["qualify"])
     ranks = [one for one in _windows(select) if type(one.this) in RANKS]
     if qualify is not None and (not ranks or any(one != ranks[0] for one in _windows(select))):
         refuse(f"{written(qualify).strip()} (a condition on anything but one rank)", PATTERN)
@@ -264,15 +265,37 @@ def nested_ranks(select: exp.Select) -> exp.Select:
     return select if qualify is None else _conditions_on_ranks(select)
 
 
+def _rank_distinct(select: exp.Select) -> None:
+    """Write DISTINCT ON with its ORDER BY as the first row of QUALIFY."""
+    on = select.args["distinct"].args.get("on") if select.args.get("distinct") else None
+    if on is None:
+        return
+    shown = f"SELECT DISTINCT ON ({', '.join(map(written, parts_of(on)))})"
+    if select.args.get("qualify") is not None or next(_windows(select), None) is not None:
+        refuse(f"{shown} beside OVER or QUALIFY", "make a view of one of the two, and query that")
+    order = select.args.get("order") or exp.Order()
+    _without_aliases(select, order)
+    terms = order.expressions
+    while terms and terms[0].this.name in [one.name for one in parts_of(on)]:  # PostgreSQL wants them first
+        terms = terms[1:]
+    if not terms:
+        refuse(f"{shown} without an order of the rows of a key", "write ORDER BY ts behind FROM")
+    first = exp.Window(this=exp.RowNumber(), partition_by=parts_of(on), order=exp.Order(expressions=terms))
+    show_as(first, f"{shown} ... ORDER BY {', '.join(map(written, terms))}")
+    select.set("distinct", None)
+    select.set("order", None)
+    select.set("qualify", exp.Qualify(this=exp.EQ(this=first, expression=exp.Literal.number(1))))
+
+
 def _windows(select: exp.Select) -> Iterator[exp.Window]:
     for node in (*select.expressions, select.args.get("qualify")):
         yield from () if node is None else node.find_all(exp.Window)
 
 
-def _without_aliases(select: exp.Select) -> None:
-    """Replace names of the select list in QUALIFY by what they stand for."""
+def _without_aliases(select: exp.Select, clause: exp.Expr) -> None:
+    """Replace names of the select list in a clause by what they stand for."""
     named = {one.alias: one.this for one in select.expressions if isinstance(one, exp.Alias)}
-    for column in list(select.args["qualify"].find_all(exp.Column)):
+    for column in list(clause.find_all(exp.Column)):
         if not column.table and column.name in named and column.find_ancestor(exp.Window) is None:
             column.replace(named[column.name].copy())
 

@@ -69,6 +69,11 @@ def written(node: exp.Expr) -> str:
     return shown.sql(dialect=Spark, comments=False).strip()
 
 
+def show_as(node: exp.Expr, text: str) -> None:
+    """Show a text instead of a node."""
+    node.meta[_TEXT] = text
+
+
 def rename(column: exp.Column, table: str | None) -> None:
     """Replace the name of the table before a column; errors show the first one."""
     column.meta.setdefault(_TABLE, column.table)
@@ -122,7 +127,7 @@ def parsed_select(query: str) -> exp.Select:
     (tree,) = trees
     for node in tree.find_all(exp.Func):
         if "start" in node.meta:
-            node.meta[_TEXT] = _call_at(query, node.meta["start"])
+            show_as(node, _call_at(query, node.meta["start"]))
     for name in (node.name for node in tree.find_all(exp.Identifier)):
         if name.startswith(_OURS):
             refuse(f"the name {name}", f"use names that do not begin with {_OURS}")

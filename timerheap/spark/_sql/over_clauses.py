@@ -40,7 +40,8 @@ def partition_and_order(overs: list[exp.Window]) -> tuple[tuple[str, ...], str, 
     if terms and terms[0].args.get("desc") and any(type(over.this) in RANKS for over in overs):
         refuse(
             f"{written(first)} (a Top-N or the last of all rows: its result changes)",
-            "number the rows by ascending time: ORDER BY ts; or rank rows of windows",
+            "order by ascending time: ORDER BY ts; rank rows of windows; or for the last row of a key use "
+            'timerheap.spark.drop_duplicates(keep="last", within=...)',
         )
     if not terms or terms[0].args.get("desc"):
         refuse(f"{written(first)} without an ascending time as the first of ORDER BY", _FRAMES)

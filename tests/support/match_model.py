@@ -30,15 +30,18 @@ class Model:
         skip: tuple[str, ...],
     ) -> None:
         self.conditions, self.times, self.within, self.skip = conditions, times, within, skip
+        self.timed_out: list[tuple[int, Taken]] = []
+        self._lost: Taken = ()  # the first partial match that time ends, of one start
 
     def takes(self, term: Any, at: int, taken: Taken, hidden: bool = False) -> Iterator[tuple[int, Taken]]:
         """Yield the next row, and the rows taken, of each match of a term from row `at` on."""
         match term:
             case str():
-                if at < len(self.times):
-                    after = (*taken, (at, term, hidden))
-                    if self._short(after) and self.conditions.get(term, lambda _: True)(after):
-                        yield at + 1, after
+                after = (*taken, (at, term, hidden))
+                if at == len(self.times) or not self._short(after):
+                    self._lost = self._lost or taken
+                elif self.conditions.get(term, lambda _: True)(after):
+                    yield at + 1, after
             case ("seq", *terms):
                 if not terms:
                     yield at, taken
@@ -83,11 +86,13 @@ class Model:
         return self.within is None or self.times[taken[-1][0]] - self.times[taken[0][0]] < self.within
 
     def matches(self, term: Any) -> list[tuple[int, Taken]]:
-        """Return the start and the rows of all matches."""
+        """Return the start and the rows of all matches; `timed_out` then has those that time has ended."""
         found, start = [], 0
         while start < len(self.times):
+            self._lost = ()
             first = next(self.takes(term, start, ()), None)
             if first is None:
+                self.timed_out += [(start, self._lost)] if self._lost else []
                 start += 1
                 continue
             found.append((start, first[1]))

@@ -324,6 +324,7 @@ class Attempt:
     threads: list[tuple[int, Any, tuple[Any, ...]]]
     best: Any
     complete: bool
+    lost: bool
     def __init__(self, start: int, time: int) -> None: ...
 
 class Matcher:
@@ -332,6 +333,7 @@ class Matcher:
     ends: list[int]
     rows: list[int]
     taken: list[int]
+    lost: list[bool]
     nothing: tuple[Any, ...]
     def __init__(self, rules: Any, columns: Sequence[Any]) -> None: ...
     def run(self, row: int, stop: int, times: np.ndarray, bits: np.ndarray, first: int) -> None: ...

@@ -11,12 +11,13 @@ cdef class Attempt:
     threads: the number of the next instruction, the last cell and the registers of each
     complete: whether there is a match that is preferred to all that were dropped
     best: its last cell; None if it is empty
+    lost: whether time has ended the partial matches, and `best` is of the preferred one
     """
 
     cdef public int64_t start, time
     cdef public list threads
     cdef public object best
-    cdef public bint complete
+    cdef public bint complete, lost
 
     def __init__(self, int64_t start, int64_t time):
         self.start, self.time, self.threads = start, time, []
@@ -34,14 +35,15 @@ cdef class Matcher:
     attempts: the partial matches, by their start; those of another key may replace them
     starts, ends: where each match that was found starts, and where its rows end in the next two lists
     rows, taken: the rows of the matches, and what they are taken as
+    lost: whether each of them is a partial match that has timed out
     """
 
     cdef public list attempts
-    cdef readonly list starts, ends, rows, taken
+    cdef readonly list starts, ends, rows, taken, lost
     cdef object rules, columns
     cdef tuple conditions, registers, takes
     cdef readonly tuple nothing
-    cdef bint merges, past_last
+    cdef bint merges, past_last, timed_out
     cdef int64_t within, stamp
     cdef size_t most
     cdef int32_t[::1] variables, after, bounds, first, first_of_all
@@ -50,7 +52,8 @@ cdef class Matcher:
     def __init__(self, rules, columns):
         pattern = rules.pattern
         self.rules, self.columns, self.attempts = rules, columns, []
-        self.starts, self.ends, self.rows, self.taken = [], [], [], []
+        self.starts, self.ends, self.rows, self.taken, self.lost = [], [], [], [], []
+        self.timed_out = rules.timed_out
         self.conditions, self.takes = rules.conditions, pattern.takes
         self.registers = tuple([
             (at, one.variables, one.kind, one.size, one) for at, one in enumerate(rules.registers)
@@ -69,8 +72,10 @@ cdef class Matcher:
 
         bits: which variables each row can be, as far as that depends on the row
         """
-        while row < stop:
-            self._add(row, times[row], bits[row], bits[row + 1] if row + 1 < stop else -1, row == first)
+        cdef int64_t ahead
+        while row < stop:  # the next row does not end what time ends before
+            ahead = bits[row + 1] if row + 1 < stop and not self.timed_out else -1
+            self._add(row, times[row], bits[row], ahead, row == first)
             row += 1
 
     cdef int _add(
@@ -188,7 +193,7 @@ cdef class Matcher:
         for attempt in self.attempts:
             if not self._is_over(attempt, time):
                 break
-            attempt.threads = []
+            self._end(attempt)
         return self._decide()
 
     cdef inline bint _is_over(self, Attempt attempt, int64_t time) noexcept:
@@ -202,8 +207,14 @@ cdef class Matcher:
                 if self.rules.pattern.at_end[pc]:
                     attempt.best, attempt.complete = cell, True
                     break
-            attempt.threads = []
+            self._end(attempt)
         self._decide()
+
+    cdef int _end(self, Attempt attempt) except -1:
+        if self.timed_out and attempt.threads and not attempt.complete:
+            attempt.best, attempt.lost = attempt.threads[0][1], True
+        attempt.threads = []
+        return 0
 
     cdef int _decide(self) except -1:
         """Add the matches that are decided to those that were found."""
@@ -211,7 +222,7 @@ cdef class Matcher:
         cdef list rows, taken
         while self.attempts and not (<Attempt>self.attempts[0]).threads:
             attempt = self.attempts.pop(0)
-            if attempt.complete:
+            if attempt.complete or attempt.lost:
                 rows, taken, cell = [], [], attempt.best
                 while cell is not None:
                     cell, row, as_ = <tuple>cell
@@ -223,6 +234,9 @@ cdef class Matcher:
                 self.rows += rows
                 self.taken += taken
                 self.ends.append(len(self.rows))
+                self.lost.append(attempt.lost)
+                if attempt.lost:
+                    continue
                 resume = rows[-1] + 1 if rows and self.past_last else self.rules.resume(attempt.start, rows, taken)
                 self.attempts = [one for one in self.attempts if (<Attempt>one).start >= resume]
         return 0

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from timerheap.spark._real_time.start import start_real_time as start_real_time
     from timerheap.spark._settings import settings as settings
     from timerheap.spark._sql.sql import sql as sql
+    from timerheap.spark._sql.sql import timed_out_matches as timed_out_matches
     from timerheap.spark._state.checkpoint_reader import CheckpointState as CheckpointState
     from timerheap.spark._state.checkpoint_reader import read_checkpoint as read_checkpoint
     from timerheap.spark._state.initial_state import InitialState as InitialState
@@ -70,7 +71,7 @@ _HOMES = {
     "spark._prometheus": "PrometheusMetrics",
     "spark._real_time.start": "run_real_time start_real_time",
     "spark._settings": "settings",
-    "spark._sql.sql": "sql",
+    "spark._sql.sql": "sql timed_out_matches",
     "spark._stateful_timers": "GroupStateTimers ProcessorTimers",
     "spark._windows.window_operator": "WindowedBy window_operator",
     "spark._windows.windows": "GroupedWindows Windows cumulate hop session tumble",

@@ -61,6 +61,7 @@ SIDE_OUTPUT = "side_output"  # side outputs beside the results: a struct with a 
 LATE_ROWS = "late_rows"  # the side output of late rows: their columns, and `LATE_BY`
 LATE_BY = "late_by"  # by how many ms a row is late
 LATE_SIDE = f"{HIDDEN}side"  # late rows beside the results of SQL
+TIMED_OUT = f"{HIDDEN}timed_out"  # whether a row is of a match that is not complete
 COUNT = f"{HIDDEN}count"  # an aggregate for SQL that has none
 WINDOW_COLUMNS = ["window_start", "window_end", "window_time"]  # the last is the last ms of the window
 EARLY = "early"  # true in an early result, before the window has ended

@@ -261,7 +261,9 @@ def test_the_first_rows_of_keys_by_time(spark: SparkSession, table: list[Row]) -
 
 
 def test_lead_within_needs_a_lead(spark: SparkSession, table: list[Row]) -> None:
-    with pytest.raises(ValueError, match="lead_within must be None for a query without LEAD; leave it out"):
+    with pytest.raises(
+        ValueError, match="lead_within must be None for a query without LEAD or NEXT; leave it out"
+    ):
         timerheap.spark.sql(spark, QUERIES["sums alone"][0], lead_within="1 hour")
     with pytest.raises(ValueError, match="lead_within must be 0 or more, got -1"):
         timerheap.spark.sql(spark, QUERIES["behind alone"][0], lead_within=-1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -71,22 +70,16 @@ def condition(term: Term, columns: Mapping[Column, int], registers: Sequence[Reg
         number = registers.index(register_of(term, columns))
         return lambda values, row, known: result(term[2], known[number])
     function = OPERATORS[term[0]][0]
-    parts = [condition(one, columns, registers) for one in term[1:]]
-    if len(parts) == 1:
-        (one,) = parts
+    one, *more = (condition(part, columns, registers) for part in term[1:])
+    if not more:
         return lambda values, row, known: function(one(values, row, known))
-    if len(parts) == 2:
-        one, two = parts
-        return lambda values, row, known: function(one(values, row, known), two(values, row, known))
-    return lambda values, row, known: reduce(function, (part(values, row, known) for part in parts))
+    (two,) = more
+    return lambda values, row, known: function(one(values, row, known), two(values, row, known))
 
 
-def computed(term: Term, column: Callable[[Column], pa.Array]) -> pa.Array:
-    """Return a term `of_rows` for all rows."""
-    if term[0] == "row":
-        return column((term[1], term[2]))
-    function, parts = OPERATORS[term[0]][1], [computed(one, column) for one in term[1:]]
-    return function(*parts) if len(parts) == 1 else reduce(function, parts)
+def computed(term: Term, parts: Sequence[pa.Array]) -> pa.Array:
+    """Return what an operator makes of its arguments, for all rows."""
+    return OPERATORS[term[0]][1](*parts)
 
 
 def _strict(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -181,9 +174,9 @@ OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., pa.Array]]] = {
 def plain(column: pa.Array) -> list[Any]:
     """Return the values of a column, times and intervals as integers."""
     type_ = column.type
-    if pa.types.is_timestamp(type_) or pa.types.is_duration(type_):
+    if pa.types.is_date32(type_):  # their difference is an interval
+        column = column.cast(pa.timestamp("us"))
+    if pa.types.is_temporal(type_) and not pa.types.is_time(type_):
         column = column.cast(pa.int64())
-    elif pa.types.is_date32(type_):
-        column = column.cast(pa.int32())
     values: list[Any] = column.to_pylist()
     return values

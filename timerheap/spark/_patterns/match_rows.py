@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from timerheap._native._core import Attempt, Matcher, row_order
 from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTimers
+from timerheap.spark._columns import TIMED_OUT
 from timerheap.spark._patterns.conditions import (
     Column,
     Term,
@@ -26,10 +27,11 @@ from timerheap.spark._patterns.matcher import Rules
 from timerheap.spark._patterns.measures import Measure, Shown
 from timerheap.spark._patterns.pattern import ACCEPT, Pattern
 from timerheap.state import ValueStateDescriptor
-from timerheap.timer import MAX_WATERMARK
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
-_CELL = pa.struct([(name, pa.int32()) for name in ("before", "row", "taken")])
-_THREAD = pa.struct([(name, pa.int32()) for name in ("start", "next", "cell")])
+_THREAD = pa.struct({"start": pa.int32(), "next": pa.int32(), "taken": pa.list_(pa.int32())})
+"""A partial match: its first row, its next instruction, and what its rows are taken as."""
+
 _TIMER = "match"
 
 
@@ -41,6 +43,9 @@ class MatchPlan:
     keys, shown: the columns of the result before those of the measures
     rows: the columns that a partial match remembers
     mark: tells queries with different patterns and conditions apart
+    ahead: how many rows behind a row are read
+    lead_within: the ms that they are at most after it; None for no limit
+    timed_out: whether partial matches that `within` ends are emitted, and the column `TIMED_OUT`
     """
 
     pattern: Pattern
@@ -55,6 +60,9 @@ class MatchPlan:
     all_rows: bool
     shows_empty: bool
     mark: int
+    ahead: int = 0
+    lead_within: int | None = None
+    timed_out: bool = False
 
 
 class MatchRows(BatchProcessFunction):
@@ -69,22 +77,25 @@ class MatchRows(BatchProcessFunction):
     def __init__(self, plan: MatchPlan) -> None:
         self._plan = plan
         terms = [term for term in plan.defined if term is not None and not of_rows(term)]
-        self._columns = {column: at for at, column in enumerate(dict.fromkeys(_all_columns(terms)))}
+        columns = dict.fromkeys(column for term in terms for column in columns_of(term))
+        self._columns = {column: at for at, column in enumerate(columns)}
         found = dict.fromkeys(leaf for term in terms for leaf in leaves(term) if leaf[0] != "row")
         registers = tuple(dict.fromkeys(register_of(leaf, self._columns) for leaf in found))
         conditions = tuple(
             None if term is None or of_rows(term) else condition(term, self._columns, registers)
             for term in plan.defined
         )
-        self._rules = Rules(plan.pattern, conditions, registers, plan.within, plan.skip, plan.target)
+        self._rules = Rules(
+            plan.pattern, conditions, registers, plan.within, plan.skip, plan.target, plan.timed_out
+        )
         backs = [back for term in plan.defined if term for _, back in columns_of(term)]
         self._back = max([*backs, *(one.column[1] for one in plan.measures if one.column)], default=0)
         self._counts = any(one.kind == "number" for one in plan.measures)
 
     def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
         rows = pa.struct([pa.field("time", pa.int64()), *self._plan.rows])
-        fields = {"mark": pa.int64(), "number": pa.int64(), "rows": pa.list_(rows)}
-        self._type = pa.struct({**fields, "cells": pa.list_(_CELL), "threads": pa.list_(_THREAD)})
+        fields = {"mark": pa.int64(), "number": pa.int64(), "waiting": pa.int32(), "rows": pa.list_(rows)}
+        self._type = pa.struct({**fields, "threads": pa.list_(_THREAD)})
         self._state = runtime_context.get_state(ValueStateDescriptor("matches", self._type))
 
     def process_batch(
@@ -108,22 +119,28 @@ class MatchRows(BatchProcessFunction):
         keys, timers = np.unique(ids), ctx.timer_service()
         watermark, rules = timers.current_watermark(), self._rules
         held = _Held(self._state.values(keys).cast(self._type), self._plan.mark)
-        rows = _Rows(keys, held, batch, ids[: len(times)], times)
+        rows = _Rows(keys, held, batch, ids[: len(times)], times, self._plan.lead_within)
         bits = self._bits(rows)
         values = [plain(rows.column(column)) for column in self._columns]
         kept, matcher = _Kept(self._plan.mark), Matcher(rules, values)
         counts = [0]
         for key, (low, new, high) in enumerate(rows.spans()):
             matcher.attempts = held.attempts(key, low, rows.times, matcher)
-            matcher.run(new, high, rows.times, bits, low)
+            stop = self._known(new, high, rows.times, watermark)
+            matcher.run(new, stop, rows.times, bits, low)
             if watermark == MAX_WATERMARK:
                 matcher.finish()
             else:
-                matcher.expire(watermark + 1)
+                matcher.expire(watermark + 1 if stop == high else min(watermark + 1, rows.times[stop]))
                 attempts = matcher.attempts
-                keep = (attempts[0].start if attempts else high) - self._back
-                count = held.numbers[key] + len(matcher.starts) - counts[-1] if self._counts else 0
-                kept.add(attempts, max(low, keep), high, count)
+                keep = (attempts[0].start if attempts else stop) - self._back
+                count = held.numbers[key] + matcher.lost[counts[-1] :].count(False) if self._counts else 0
+                end = MIN_WATERMARK
+                if stop < high:
+                    end = _after(rows.times[stop], self._plan.lead_within)
+                elif attempts:
+                    end = _after(attempts[0].time - 1, rules.within)
+                kept.add(attempts, max(low, keep), stop, high, count, end)
             counts.append(len(matcher.starts))
         if watermark == MAX_WATERMARK:
             changed = held.lengths >= 0
@@ -132,10 +149,21 @@ class MatchRows(BatchProcessFunction):
             self._keep(keys, held, rows, kept, ctx)
         if matcher.starts:
             found = matcher.starts, matcher.ends, matcher.rows, matcher.taken
-            of_match = np.repeat(np.arange(len(keys)), np.diff(counts))
-            numbers = np.arange(1, counts[-1] + 1) + (np.array(held.numbers) - counts[:-1])[of_match]
+            of_match, lost = np.repeat(np.arange(len(keys)), np.diff(counts)), np.array(matcher.lost)
+            ends = np.append(0, np.cumsum(~lost))  # timed-out ones have no number
+            numbers = ends[1:] + (np.array(held.numbers) - ends[counts[:-1]])[of_match]
             shown = Shown(found, self._plan.all_rows, self._plan.shows_empty)
-            yield self._emitted(shown, of_match, numbers, keys, rows, ctx)
+            yield self._emitted(shown, of_match, np.ma.array(numbers, mask=lost), keys, rows, ctx)
+
+    def _known(self, row: int, high: int, times: np.ndarray, watermark: int) -> int:
+        """Return the first row, from `row` to `high`, behind which a row can come that it refers to."""
+        ahead, within = self._plan.ahead, self._plan.lead_within
+        if not ahead or watermark == MAX_WATERMARK:
+            return high
+        row = max(row, high - ahead)
+        while row < high and within is not None and times[row] + within <= watermark:
+            row += 1
+        return row
 
     def _bits(self, rows: _Rows) -> np.ndarray:
         """Return which variables each row can be, as far as conditions on rows say it."""
@@ -144,7 +172,7 @@ class MatchRows(BatchProcessFunction):
             if term is None or not of_rows(term):
                 bits |= 1 << number
             else:
-                met = computed(term, rows.column).fill_null(False)
+                met = rows.computed(term).fill_null(False)
                 bits |= np.asarray(met).astype(np.int64) << number
         return bits
 
@@ -152,14 +180,11 @@ class MatchRows(BatchProcessFunction):
         self, keys: np.ndarray, held: _Held, rows: _Rows, kept: _Kept, ctx: BatchProcessFunction.Context
     ) -> None:
         """Save what later rows may need, and wait for the end of the oldest partial matches."""
-        values = kept.states(rows.stored(kept.rows()), self._type)
+        values = kept.states(rows, self._type)
         changed = np.asarray(values.is_valid()) | (held.lengths >= 0)
         self._state.update_many(keys[changed], values.filter(pa.array(changed)))
-        timers, oldest = ctx.timer_service(), np.array(kept.oldest, np.int64)
-        waits = oldest < MAX_WATERMARK
-        ends = np.full(len(oldest), MAX_WATERMARK)
-        if self._rules.within is not None:
-            ends[waits] = oldest[waits] + self._rules.within - 1
+        timers, ends = ctx.timer_service(), np.array(kept.ends, np.int64)
+        waits = ends > MIN_WATERMARK
         if waits.any():
             timers.register_event_time_timers(keys[waits], ends[waits], name=_TIMER)
         if (gone := held.waits & ~waits).any():
@@ -169,7 +194,7 @@ class MatchRows(BatchProcessFunction):
         self,
         shown: Shown,
         of_match: np.ndarray,
-        numbers: np.ndarray,
+        numbers: np.ma.MaskedArray[Any, Any],
         keys: np.ndarray,
         rows: _Rows,
         ctx: BatchProcessFunction.Context,
@@ -177,6 +202,7 @@ class MatchRows(BatchProcessFunction):
         """Return the rows that matches show, with their measures.
 
         of_match: the place of the key of each match
+        numbers: of each match, none if it has timed out
         """
         plan = self._plan
         of_key = ctx.keys(keys).take(pa.array(of_match[shown.matches]))
@@ -188,19 +214,22 @@ class MatchRows(BatchProcessFunction):
             else:
                 columns.append(shown.values(one, rows.column, plan.pattern.variables))
         names = [*plan.keys, *plan.shown, *(one.name for one in plan.measures)]
+        if plan.timed_out:
+            columns.append(pa.array(np.ma.getmaskarray(numbers)[shown.matches]))
+            names.append(TIMED_OUT)
         return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _all_columns(terms: Sequence[Term]) -> Iterator[Column]:
-    for term in terms:
-        yield from columns_of(term)
+def _after(time: int, within: int | None) -> int:
+    return MAX_WATERMARK if within is None else int(time) + within
 
 
 class _Held:
     """The states of keys.
 
     lengths: the number of rows of each key; -1 without a state
-    waits: whether a key has partial matches
+    waiting: how many of them have not been looked at
+    waits: whether a key has partial matches, or such rows
     """
 
     def __init__(self, states: pa.StructArray, mark: int) -> None:
@@ -208,43 +237,39 @@ class _Held:
         marks = states.field("mark").filter(pa.array(valid))
         if len(marks) and not (np.asarray(marks) == mark).all():
             raise ValueError(
-                "query: MATCH_RECOGNIZE must be the one that the checkpoint was written with; keep it, or "
-                "start with a new checkpoint"
+                "query: MATCH_RECOGNIZE must have the pattern, conditions and SKIP of the checkpoint, and "
+                "read the same columns; keep these, or start with a new checkpoint"
             )
         self.numbers = states.field("number").fill_null(0).to_pylist()
-        lists = {name: states.field(name) for name in ("rows", "cells", "threads")}
-        lengths = {name: np.asarray(one.value_lengths().fill_null(0)) * valid for name, one in lists.items()}
-        self.rows = lists["rows"].flatten()
-        self.counts = lengths["rows"].astype(np.int64)
-        self.lengths = np.where(valid, self.counts, -1)
-        self.waits = lengths["threads"] > 0
-        self._cells, self._threads = (
-            list(zip(*(part.to_pylist() for part in lists[name].flatten().flatten()), strict=True))
-            for name in ("cells", "threads")
+        self.counts, threads = (
+            np.asarray(states.field(name).value_lengths().fill_null(0)).astype(np.int64) * valid
+            for name in ("rows", "threads")
         )
-        self._ends = {name: np.cumsum(lengths[name]).tolist() for name in ("cells", "threads")}
-
-    def _of(self, name: str, key: int) -> list[Any]:
-        ends, all_ = self._ends[name], self._cells if name == "cells" else self._threads
-        return all_[ends[key - 1] if key else 0 : ends[key]]
+        self.rows = states.field("rows").flatten()
+        self.lengths = np.where(valid, self.counts, -1)
+        self.waiting = np.asarray(states.field("waiting").fill_null(0)).astype(np.int64)
+        self.waits = (threads > 0) | (self.waiting > 0)
+        self._threads = states.field("threads").to_pylist()
 
     def attempts(self, key: int, low: int, times: np.ndarray, matcher: Matcher) -> list[Attempt]:
         """Return the partial matches of a key, whose rows begin at `low`."""
-        if not self.waits[key]:
-            return []
-        cells: list[Any] = [None]  # the last of them is that of no row
-        registers = [matcher.nothing]
-        for before, row, taken in self._of("cells", key):
-            cells.append((cells[before + 1], row + low, taken))
-            registers.append(matcher.taken_with(registers[before + 1], row + low, taken >> 1))
         found: list[Attempt] = []
-        for start, pc, cell in self._of("threads", key):
+        known: dict[tuple[int, int], Any] = {}  # of an attempt, whose partial matches share their first rows
+        for start, pc, all_taken in map(dict.values, self._threads[key] or ()):
             if not found or found[-1].start != start + low:
                 found.append(Attempt(start + low, times[start + low]))
+                known = {}
+            cell, registers = None, matcher.nothing
+            for row, taken in enumerate(all_taken, start + low):
+                at = id(cell), taken
+                if at not in known:
+                    more = registers and matcher.taken_with(registers, row, taken >> 1)
+                    known[at] = (cell, row, taken), more
+                cell, registers = known[at]
             if pc == ACCEPT:
-                found[-1].best, found[-1].complete = cells[cell + 1], True
+                found[-1].best, found[-1].complete = cell, True
             else:
-                found[-1].threads.append((pc, cells[cell + 1], registers[cell + 1]))
+                found[-1].threads.append((pc, cell, registers))
         return found
 
 
@@ -252,37 +277,53 @@ class _Rows:
     """The rows of keys, those of the state and those that came, by key and time."""
 
     def __init__(
-        self, keys: np.ndarray, held: _Held, batch: pa.RecordBatch | None, ids: np.ndarray, times: np.ndarray
+        self,
+        keys: np.ndarray,
+        held: _Held,
+        batch: pa.RecordBatch | None,
+        ids: np.ndarray,
+        times: np.ndarray,
+        lead_within: int | None,
     ) -> None:
-        self._held, self._batch, self._count = held, batch, len(held.rows)
+        self._held, self._batch, self._count, self._within = held, batch, len(held.rows), lead_within
         all_ids = np.concatenate([np.repeat(keys, held.counts), ids])
         all_times = np.concatenate([np.asarray(held.rows.field("time")), times])
         order = row_order(all_ids, all_times, all_times)  # stable: what has come is in its order
         self._order, self.times = pa.array(order), all_times[order]
         self._bounds = np.searchsorted(all_ids[order], keys), np.searchsorted(all_ids[order], keys, "right")
-        self._numbers = np.arange(len(order)) - np.repeat(self._bounds[0], self._bounds[1] - self._bounds[0])
+        self._of_key = [np.repeat(one, self._bounds[1] - self._bounds[0]) for one in self._bounds]
         self._columns: dict[Column, pa.Array] = {}
 
     def __len__(self) -> int:
         return len(self.times)
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
-        """Yield where the rows of each key begin, those that came, and where they end."""
+        """Yield where the rows of each key begin, those that are to be looked at, and where they end."""
         lows, highs = self._bounds
-        yield from zip(lows.tolist(), (lows + self._held.counts).tolist(), highs.tolist(), strict=True)
+        news = lows + self._held.counts - self._held.waiting
+        yield from zip(lows.tolist(), news.tolist(), highs.tolist(), strict=True)
 
     def column(self, column: Column) -> pa.Array:
-        """Return a column, null in rows of the state that do not have it, and before the first row."""
+        """Return a column, null in rows of the state that do not have it, and beyond the rows of the key."""
         found = self._columns.get(column)
         if found is None:
             name, back = column
             if back:
-                at = np.arange(len(self)) - back
-                found = self.column((name, 0)).take(pa.array(at, mask=self._numbers < back))
+                at, (low, high) = np.arange(len(self)) - back, self._of_key
+                none = (at < low) | (at >= high)
+                if back < 0 and self._within is not None:
+                    none |= self.times[np.where(none, 0, at)] - self.times > self._within
+                found = self.column((name, 0)).take(pa.array(at, mask=none))
             else:
                 found = self._whole(name).take(self._order)
             self._columns[column] = found
         return found
+
+    def computed(self, term: Term) -> pa.Array:
+        """Return a term `of_rows` for all rows."""
+        if term[0] == "row":
+            return self.column((term[1], term[2]))
+        return computed(term, [self.computed(one) for one in term[1:]])
 
     def _whole(self, name: str) -> pa.Array:
         rows, parts = self._held.rows, []
@@ -309,59 +350,48 @@ class _Rows:
 class _Kept:
     """Collects the states of keys.
 
-    oldest: the time of the first row of the partial matches of each key, `MAX_WATERMARK` if there are none
+    ends: the watermark for which each key waits, `MIN_WATERMARK` if it does not wait
     """
 
     def __init__(self, mark: int) -> None:
         self._mark = mark
-        self.oldest: list[int] = []
-        self._spans: list[tuple[int, int, int]] = []
-        self._cells: tuple[list[int], list[int], list[int]] = ([], [], [])
-        self._threads: tuple[list[int], list[int], list[int]] = ([], [], [])
-        self._ends: tuple[list[int], list[int]] = ([0], [0])
+        self.ends: list[int] = []
+        self._spans: list[tuple[int, int, int, int]] = []
+        self._threads: list[list[dict[str, Any]]] = []
 
-    def add(self, attempts: list[Attempt], low: int, high: int, number: int) -> None:
-        """Add the state of the next key, whose rows are those from `low` to `high`."""
-        self.oldest.append(attempts[0].time if attempts else MAX_WATERMARK)
-        self._spans.append((low, high, number))
-        numbers: dict[int, int] = {id(None): -1}
-        for one in attempts:
-            threads: list[tuple[int, Any]] = [(pc, cell) for pc, cell, _ in one.threads]
-            for pc, cell in [*threads, (ACCEPT, one.best)] if one.complete else threads:
-                new = []
-                while id(cell) not in numbers:
-                    new.append(cell)
-                    cell = cell[0]
-                before = numbers[id(cell)]
-                for each in reversed(new):
-                    _put(self._cells, before, each[1] - low, each[2])
-                    before = numbers[id(each)] = len(numbers) - 1
-                _put(self._threads, one.start - low, pc, before)
-        self._ends[0].append(len(self._cells[0]))
-        self._ends[1].append(len(self._threads[0]))
+    def add(self, attempts: list[Attempt], low: int, stop: int, high: int, number: int, end: int) -> None:
+        """Add the state of the next key, whose rows are those from `low` to `high`.
 
-    def rows(self) -> np.ndarray:
-        """Return the places of all rows."""
-        lows, highs = (np.array([one[at] for one in self._spans], np.int64) for at in (0, 1))
-        counts = highs - lows
-        places: np.ndarray = np.arange(counts.sum()) + np.repeat(lows - np.cumsum(counts) + counts, counts)
-        return places
+        stop: the first of them that has not been looked at
+        """
+        self.ends.append(end)
+        self._spans.append((low, high, number, high - stop))
+        self._threads.append(
+            [
+                {"start": one.start - low, "next": pc, "taken": _taken(cell)}
+                for one in attempts
+                for pc, cell, _ in [*one.threads, *([(ACCEPT, one.best, ())] if one.complete else [])]
+            ]
+        )
 
-    def states(self, rows: pa.StructArray, type_: pa.StructType) -> pa.StructArray:
+    def states(self, rows: _Rows, type_: pa.StructType) -> pa.StructArray:
         """Return the states, null for a key that needs none."""
-        counts = np.array([high - low for low, high, _ in self._spans])
-        numbers = np.array([number for *_, number in self._spans])
-        lists = [pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(counts)), pa.int32()), rows)]
-        for ends, parts, of in zip(self._ends, (self._cells, self._threads), (_CELL, _THREAD), strict=True):
-            values = pa.StructArray.from_arrays([pa.array(one, pa.int32()) for one in parts], fields=list(of))
-            lists.append(pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values))
+        lows, highs, numbers, waiting = (np.array(one, np.int64) for one in zip(*self._spans, strict=True))
+        counts = highs - lows
+        bounds = pa.array(np.append(0, np.cumsum(counts)), pa.int32())
+        stored = rows.stored(np.concatenate([np.arange(low, high) for low, high, *_ in self._spans]))
+        lists = [pa.ListArray.from_arrays(bounds, stored), pa.array(self._threads, pa.list_(_THREAD))]
         marks = pa.array(np.full(len(counts), self._mark))
-        columns = [marks, pa.array(numbers), *lists]
+        columns = [marks, pa.array(numbers), pa.array(waiting), *lists]
         fields = [field.with_type(one.type) for field, one in zip(type_, columns, strict=True)]
-        empty = (counts == 0) & (numbers == 0) & (np.array(self.oldest) == MAX_WATERMARK)
+        empty = (counts == 0) & (numbers == 0) & (np.array(self.ends) == MIN_WATERMARK)
         return pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(empty)).cast(type_)
 
 
-def _put(columns: tuple[list[int], ...], *values: int) -> None:
-    for column, value in zip(columns, values, strict=True):
-        column.append(value)
+def _taken(cell: Any) -> list[int]:
+    """Return what the rows of a partial match are taken as."""
+    found = []
+    while cell is not None:
+        cell, _, taken = cell
+        found.append(taken)
+    return found[::-1]

@@ -72,6 +72,7 @@ class Rules:
     within: the ms that a match is shorter than; None for no limit
     skip: "past last row", "to next row", "to first" or "to last"
     target: the numbers of the variables that `skip` goes to
+    timed_out: whether partial matches that `within` ends are wanted
     """
 
     pattern: Pattern
@@ -80,6 +81,7 @@ class Rules:
     within: int | None
     skip: str
     target: frozenset[int] = frozenset()
+    timed_out: bool = False
     most: int = MOST_THREADS
 
     @property

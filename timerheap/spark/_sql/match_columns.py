@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
+    BooleanType,
     DataType,
     DecimalType,
     DoubleType,
@@ -19,8 +22,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from timerheap.spark._columns import TIMED_OUT
 from timerheap.spark._compat import to_arrow_schema
-from timerheap.spark._patterns.conditions import Term, leaves
+from timerheap.spark._patterns.conditions import OPERATORS, Term, computed, leaves
 from timerheap.spark._patterns.match_rows import MatchPlan, MatchRows
 from timerheap.spark._patterns.measures import Measure
 from timerheap.spark._sql.nodes import Matched
@@ -47,32 +51,36 @@ def shown_columns(node: Matched, columns: list[str]) -> list[str]:
     )
 
 
-def matching(node: Matched, df: DataFrame, shown: list[str]) -> tuple[MatchRows, list[StructField]]:
+def matching(
+    node: Matched, df: DataFrame, shown: list[str], lead_within: int | None = None, timed_out: bool = False
+) -> tuple[MatchRows, list[StructField]]:
     """Return the function of a clause, and the fields of its result.
 
     df: the rows, with the columns that the clause computes beforehand
     shown: the columns that the result has before the measures
+    lead_within: how far behind a row NEXT looks, in ms
     """
     for number, term in enumerate(node.defined):
-        if term is not None and (kind := _kind(term, df)) not in ("boolean", "void"):
+        if term is not None and (type_ := _type_of(term, df)) not in (pa.bool_(), pa.null()):
             name = node.pattern.variables[number]
-            raise ValueError(f"query: DEFINE {name} must be a condition, got a value of type {kind}")
+            raise ValueError(f"query: DEFINE {name} must be a condition, got a value of type {type_}")
     stored = [one.column[0] for one in node.measures if one.column]
     for leaf in (leaf for term in node.defined if term for leaf in leaves(term)):
-        place = {"row": 1 if leaf[2] else None, "nav": 4, "agg": 3}[leaf[0]]
+        place = {"row": 1 if leaf[2] or node.ahead else None, "nav": 4, "agg": 3}[leaf[0]]
         stored += [leaf[place]] if place and leaf[place] else []
     others = [name for name in shown if name not in node.keys]
-    rows = to_arrow_schema(StructType([df.schema[name] for name in dict.fromkeys([*stored, *others])]))
+    rows = to_arrow_schema(StructType([df.schema[name] for name in sorted({*stored, *others})]))
     fields = [StructField(one.name, _type(one, df)) for one in node.measures]
     types = to_arrow_schema(StructType(fields)).types
     measures = tuple(replace(one, type=type_) for one, type_ in zip(node.measures, types, strict=True))
-    how = node.pattern.text, node.defined, node.skip, node.target, node.within is None
-    same = repr((how, sorted(node.columns.items()), rows))
+    program = node.pattern.takes, node.pattern.after, node.pattern.starts
+    same = repr((program, node.defined, node.skip, sorted(node.target), node.within is None, rows))
     mark = int.from_bytes(hashlib.blake2b(same.encode(), digest_size=7).digest(), "big")
     plan = MatchPlan(
         node.pattern, node.defined, node.within, node.skip, node.target, measures, [*node.keys], others, rows,
-        node.all_rows, node.shows_empty, mark,
+        node.all_rows, node.shows_empty, mark, node.ahead, lead_within, timed_out,
     )  # fmt: skip
+    fields += [StructField(TIMED_OUT, BooleanType())] if timed_out else []
     return MatchRows(plan), [*(df.schema[name] for name in (*node.keys, *others)), *fields]
 
 
@@ -91,33 +99,20 @@ def _type(measure: Measure, df: DataFrame) -> DataType:
     return type_
 
 
-def _kind(term: Term, df: DataFrame) -> str:
-    """Return the kind of values of a term; raise unless what it computes with fits."""
+def _type_of(term: Term, df: DataFrame) -> pa.DataType:
+    """Return the type of a term; raise unless what it computes with fits."""
     name, *parts = term
-    if name in ("row", "nav"):
-        type_ = df.schema[parts[0 if name == "row" else 3]].dataType
-        return "number" if isinstance(type_, NumericType) else type_.typeName()
-    if name == "agg":
-        _, kind, column = parts
-        of = NullType() if column is None else df.schema[column].dataType
-        return "number" if kind in ("count", "sum", "avg") or isinstance(of, NumericType) else of.typeName()
-    kinds = [one for one in (_kind(part, df) for part in parts) if one != "void"] or ["void"]
-    first, times = kinds[0], ("timestamp", "timestamp_ntz")
-    if name == "null":
-        return "boolean"
-    if name in ("eq", "ne", "lt", "le", "gt", "ge") and len({*kinds}) == 1:
-        return "boolean"
-    if (name == "coalesce" and len({*kinds}) == 1) or (
-        name in ("and", "or", "not") and {*kinds} <= {"boolean", "void"}
-    ):
-        return first
-    if name in ("add", "sub", "mul", "div", "neg") and {*kinds} <= {"number", "void"}:
-        return first
-    if name in ("add", "sub") and kinds[1:] == ["interval"] and first in (*times, "interval"):
-        return first
-    if name == "sub" and first in times and kinds[1:] == [first]:
-        return "interval"
+    if name not in OPERATORS:
+        column = term[{"row": 1, "nav": 4, "agg": 3}[name]]
+        kind = term[2] if name == "agg" else "first"
+        leaf = Measure("", None, kind, column=None if column is None else (column, 0))
+        return to_arrow_schema(StructType([StructField("leaf", _type(leaf, df))])).types[0]
+    types = [_type_of(part, df) for part in parts]
+    moments = [one for one in types if pa.types.is_date(one) or pa.types.is_timestamp(one)]
+    with suppress(pa.ArrowException):
+        if len({getattr(one, "tz", None) for one in moments}) < 2:  # else it depends on the time zone
+            return computed(term, [pa.array([], one) for one in types]).type
     raise ValueError(
-        f"query: {name.upper()} in DEFINE is not supported for {' and '.join(kinds)} of different rows; cast "
-        "columns in a view, or compare values of one type"
+        f"query: {name.upper()} in DEFINE is not supported for {' and '.join(map(str, types))} of different "
+        "rows; cast columns in a view, or compare values of one type"
     )

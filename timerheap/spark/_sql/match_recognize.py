@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 from sqlglot import exp
@@ -28,6 +29,9 @@ _STRICT: tuple[Any, ...] = (
     *(one for one in _OPERATORS if one not in (exp.And, exp.Or)),
 )
 """What is null if a column is: it can be computed before it is known whether there is a row."""
+
+_NEIGHBOURS = ("PREV", "NEXT")
+_NAVIGATIONS = ("FIRST", "LAST", *_NEIGHBOURS)
 
 Place = tuple[Any, ...]
 """Where a value is read: ("row", back), ("nav", variables, "first" or "last", offset, back), or ("agg",)."""
@@ -62,7 +66,7 @@ def matched(table: tuple[str, ...], match: exp.Expr) -> Matched:
     skip, target = reading.skip(match.args["after"].name if match.args.get("after") else "")
     return Matched(
         table, None, time, tuple(ties), keys, reading.pattern, reading.defined(), within, skip, target,
-        reading.columns, tuple(reading.measures), tuple(items), all_rows, "OMIT" not in rows,
+        reading.columns, tuple(reading.measures), tuple(items), all_rows, "OMIT" not in rows, reading.ahead,
     )  # fmt: skip
 
 
@@ -70,6 +74,7 @@ class _Reading:
     """Reads the expressions of one clause.
 
     columns: what is computed of each row beforehand, by the names of the columns
+    ahead: how many rows behind a row NEXT looks
     """
 
     def __init__(self, pattern: Pattern) -> None:
@@ -78,6 +83,7 @@ class _Reading:
         self.pattern = pattern
         self.columns: dict[str, str] = {}
         self.measures: list[Measure] = []
+        self.ahead = 0
         self._subsets: dict[str, frozenset[int]] = {}
         self._terms: dict[int, Term] = {}
 
@@ -138,35 +144,31 @@ class _Reading:
         """Return the column of an expression over one row, which Spark computes beforehand."""
 
         def bare(one: exp.Expr) -> exp.Expr:
-            if isinstance(one, exp.Anonymous) and _function(one)[1] in ("FIRST", "LAST", "PREV"):
+            if isinstance(one, exp.Anonymous) and _function(one)[1] in _NAVIGATIONS:
                 return exp.paren(one.expressions[0].transform(bare))
             if isinstance(one, exp.Column) and len(one.parts) > 1:
                 first, *more = (part.copy() for part in one.parts[1:])
                 return exp.Dot.build([exp.Column(this=first), *more]) if more else exp.Column(this=first)
             return one
 
-        text = text_of(node.copy().transform(bare))
-        found = next((name for name, known in self.columns.items() if known == text), None)
-        name = found or f"{HIDDEN}part{len(self.columns)}"
-        self.columns[name] = text
+        text = text_of(node.copy().transform(bare).unnest())
+        self.columns[name := f"{HIDDEN}of:{text}"] = text
         return name
 
     def _navigated(self, node: exp.Anonymous, back: int = 0) -> tuple[exp.Expr, str, int, int]:
-        """Return what PREV, FIRST and LAST are of, "first" or "last", and the two offsets."""
+        """Return what PREV, NEXT, FIRST and LAST are of, "first" or "last", and the two offsets."""
         _, name = _function(node)
         inner, *more = node.expressions or [exp.null()]
         if len(more) > 1 or not all(isinstance(one, exp.Literal) and one.is_int for one in more):
             refuse(written(node), f"write {name}(A.x) or {name}(A.x, 2)")
-        offset = int(more[0].name) if more else int(name == "PREV")
-        if name != "PREV":
-            if any(one is not node and _function(one)[1] for one in inner.walk()):
-                refuse(written(node), "write PREV(LAST(A.x), 1) to combine both")
-            return inner, name.lower(), offset, back
-        if _function(inner)[1] in ("FIRST", "LAST"):
-            return self._navigated(inner, offset)
-        if any(_function(one)[1] for one in inner.walk()):
+        offset = int(more[0].name) if more else int(name in _NEIGHBOURS)
+        near = {"PREV": offset, "NEXT": -offset}.get(name)
+        self.ahead = max(self.ahead, -(near or 0))
+        if near is not None and _function(inner)[1] in ("FIRST", "LAST"):
+            return self._navigated(inner, near)
+        if any(one is not node and _function(one)[1] for one in inner.walk()):
             refuse(written(node), "write PREV(LAST(A.x), 1) to combine both")
-        return inner, "last", 0, offset
+        return (inner, name.lower(), offset, back) if near is None else (inner, "last", 0, near)
 
     # DEFINE
 
@@ -175,7 +177,7 @@ class _Reading:
         final, name = _function(node)
         if final:
             refuse(f"{written(node)} in DEFINE", "leave out FINAL: later rows of the match are not known yet")
-        if name in ("FIRST", "LAST", "PREV") or isinstance(node, exp.Column):
+        if name in _NAVIGATIONS or isinstance(node, exp.Column):
             which, offset, back, inner = "last", 0, 0, node
             if isinstance(node, exp.Anonymous):
                 inner, which, offset, back = self._navigated(node)
@@ -217,7 +219,8 @@ class _Reading:
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
             return "null", self._term(node.this, number)
         if isinstance(node, exp.Coalesce):
-            return "coalesce", *(self._term(one, number) for one in (node.this, *node.expressions))
+            parts = [self._term(one, number) for one in (node.this, *node.expressions)]
+            return reduce(lambda one, other: ("coalesce", one, other), parts)
         if type(node) not in _OPERATORS:
             refuse(f"{written(node)} of several rows in DEFINE", _VIEW)
         return _OPERATORS[type(node)], *(self._term(one, number) for one in node.iter_expressions())
@@ -259,9 +262,9 @@ class _Reading:
         column, offset = None, 0
         if name == "MATCH_NUMBER":
             kind, variables = "number", None
-        elif name in ("FIRST", "LAST", "PREV", "CLASSIFIER", ""):
+        elif name in (*_NAVIGATIONS, "CLASSIFIER", ""):
             inner, which, back = node, "last", 0
-            if name in ("FIRST", "LAST", "PREV"):
+            if name in _NAVIGATIONS:
                 inner, which, offset, back = self._classified(node) or self._navigated(node)  # type: ignore[arg-type]
             if _function(inner)[1] == "CLASSIFIER":
                 kind = f"classifier {which}"
@@ -283,7 +286,7 @@ class _Reading:
             return None
         plain = node.copy()
         plain.expressions[0].replace(exp.column("x"))
-        if _function(node)[1] == "PREV":
+        if _function(node)[1] in _NEIGHBOURS:
             refuse(written(node), "write LAST(CLASSIFIER(), 1)")
         return inner, *self._navigated(plain)[1:]  # type: ignore[arg-type]
 
@@ -295,12 +298,9 @@ def _function(node: exp.Expr) -> tuple[bool, str]:
     if not isinstance(node, exp.Anonymous):
         return False, ""
     name = node.name.upper()
-    if name in ("NEXT", "MATCH_ROWTIME", "MATCH_PROCTIME"):
-        refuse(
-            written(node),
-            "write PREV in the condition of the next variable" if name == "NEXT" else "write LAST(ts)",
-        )
-    if name in ("PREV", "CLASSIFIER", "MATCH_NUMBER"):
+    if name in ("MATCH_ROWTIME", "MATCH_PROCTIME"):
+        refuse(written(node), "write LAST(ts)")
+    if name in (*_NEIGHBOURS, "CLASSIFIER", "MATCH_NUMBER"):
         return False, name
     final, _, rest = name.partition("_")
     known = final in ("FINAL", "RUNNING", "MATCH") and rest in ("FIRST", "LAST", *map(str.upper, EMPTY))

@@ -170,6 +170,7 @@ class Matched:
     items: Items  # what is computed of the measures
     all_rows: bool
     shows_empty: bool
+    ahead: int  # how many rows behind a row NEXT looks
     bounds: ClassVar[dict[str, str]] = {}
 
 

@@ -26,6 +26,7 @@ from timerheap.spark._columns import (
     INPUT,
     KEPT,
     KEY,
+    LATE_ROWS,
     LATE_SIDE,
     NO_PARTITION,
     ORDER,
@@ -33,6 +34,7 @@ from timerheap.spark._columns import (
     SEEN,
     SIDE_OUTPUT,
     SIDES,
+    TIMED_OUT,
     WINDOW,
     WINDOW_COLUMNS,
     computed_name,
@@ -120,7 +122,7 @@ def _visible(df: DataFrame) -> list[str]:
 
 
 def _hidden(df: DataFrame) -> list[str]:
-    return [name for name in df.columns if name in (*WINDOW, ENDS, *_MARKS, RANK, LATE_SIDE)]
+    return [name for name in df.columns if name in (*WINDOW, ENDS, *_MARKS, RANK, LATE_SIDE, TIMED_OUT)]
 
 
 class Planner:
@@ -132,8 +134,12 @@ class Planner:
     def result(self, node: Node) -> DataFrame:
         """Return the result of a query."""
         found = self.relation(node)
-        if LATE_SIDE in found.df.columns:
-            df = found.df.where(quoted(KEPT) | quoted(LATE_SIDE).isNotNull())
+        df = found.df
+        if LATE_SIDE in df.columns:
+            df = df.where(quoted(KEPT) | quoted(LATE_SIDE).isNotNull())
+        if TIMED_OUT in df.columns:
+            df = _timed_out_aside(df)
+        if LATE_SIDE in df.columns:
             df = _select(df, _EVERYTHING, [LATE_SIDE])
             return results_of(df.toDF(*df.columns[:-1], SIDE_OUTPUT))
         df = found.timed.where(quoted(KEPT)) if KEPT in found.df.columns else found.df
@@ -501,7 +507,7 @@ class Planner:
         visible = _visible(source.df)
         names = shown_columns(node, visible)
         df = df.withColumns({name: kept_only(df, F.expr(text)) for name, text in node.columns.items()})
-        work, result = matching(node, df, names)
+        work, result = matching(node, df, names, self._tables.lead_within, self._tables.timed_out)
         found = self._processed(
             work,
             df,
@@ -624,6 +630,20 @@ def _with_late(result: DataFrame) -> DataFrame:
     """Return results with the late rows beside them, which are not kept."""
     outputs = outputs_of(result).withColumnRenamed(SIDE_OUTPUT, LATE_SIDE)
     return outputs.withColumn(KEPT, quoted(LATE_SIDE).isNull())
+
+
+def _timed_out_aside(df: DataFrame) -> DataFrame:
+    """Return results with the rows of timed-out matches beside them, as late rows are."""
+    names = _visible(df)
+    out, late = F.coalesce(quoted(TIMED_OUT), F.lit(False)), LATE_SIDE in df.columns
+    fields = [F.when(out, F.struct(*map(quoted, names))).alias("timed_out")]
+    if late:
+        fields.append(quoted(LATE_SIDE).getField(LATE_ROWS).alias(LATE_ROWS))
+    beside = F.when(out | quoted(LATE_SIDE).isNotNull() if late else out, F.struct(*fields))
+    return df.select(
+        *(F.when(~out, quoted(name)).alias(name) for name in names),
+        beside.alias(LATE_SIDE),
+    )
 
 
 def _where(found: _Relation, condition: str | None) -> _Relation:

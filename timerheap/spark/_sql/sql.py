@@ -8,8 +8,10 @@ from datetime import timedelta
 from pyspark.sql import DataFrame, SparkSession
 
 from timerheap._arguments import not_negative
+from timerheap.output_tag import OutputTag
 from timerheap.spark._compat import on_connect
 from timerheap.spark._plan.arguments import ColumnOrName
+from timerheap.spark._plan.outputs import side_output
 from timerheap.spark._sql.nodes import Aggregated, Matched, Node, Over, Ranked, Selected, Table, Windowing
 from timerheap.spark._sql.over_columns import RowCall
 from timerheap.spark._sql.planner import Planner
@@ -34,6 +36,7 @@ def sql(
     deleted: Mapping[str, str] | None = None,
     lead_within: int | str | timedelta | None = None,
     unbounded_matches: bool = False,
+    timed_out: str = "drop",
 ) -> DataFrame:
     """Run a query over windows written in Flink's SQL.
 
@@ -79,11 +82,15 @@ def sql(
         For the right table of an as-of join, by its name: a condition that is true in rows which only end the
         version before them, such as ``{"rates": "op = 'D'"}``. See `join_asof`.
     lead_within : int, str or timedelta, optional
-        How far behind a row LEAD looks, in milliseconds or as "1 hour". What is further away is null, or the
-        default, on batches, too. Without it a row of a stream waits for the next one of its key.
+        How far behind a row LEAD, and NEXT of MATCH_RECOGNIZE, look, in milliseconds or as "1 hour". What is
+        further away is null, or the default, on batches, too. Without it a row of a stream waits for the next
+        one of its key.
     unbounded_matches : bool, default False
         Whether a pattern of MATCH_RECOGNIZE on a stream may have ``*``, ``+`` or ``{n,}`` without WITHIN: a
         partial match of it can keep any number of rows in the state.
+    timed_out : {"drop", "emit"}, default "drop"
+        What becomes of the partial matches that WITHIN of MATCH_RECOGNIZE ends. With "emit"
+        `timed_out_matches` returns them.
 
     Returns
     -------
@@ -124,16 +131,51 @@ def sql(
         raise TypeError(f'deleted must be a dict such as {{"rates": "op = \'D\'"}}, got {deleted!r}')
     within = None if lead_within is None else not_negative("lead_within", lead_within)
     if within is not None and not _has_lead(node):
-        raise ValueError("lead_within must be None for a query without LEAD; leave it out")
-    options = (zone, channel, late, max_parallelism, deleted, within, unbounded_matches)
+        raise ValueError("lead_within must be None for a query without LEAD or NEXT; leave it out")
+    operator = _operator(node)
+    if timed_out not in ("drop", "emit"):
+        raise ValueError(f'timed_out must be "drop" or "emit", got {timed_out!r}')
+    if timed_out == "emit" and not (isinstance(operator, Matched) and operator.within):
+        raise ValueError(
+            'timed_out must be "drop" for a query without MATCH_RECOGNIZE and WITHIN; leave it out'
+        )
+    emits = timed_out == "emit"
+    options = (zone, channel, late, max_parallelism, deleted, within, unbounded_matches, emits)
     tables = Tables(spark, watermark, processing_time, *options)
     return Planner(tables).result(node)
 
 
-def _expect_rows_of_table(node: Node) -> None:
-    """Raise unless the late rows of a query are those of one table, and its operator the only one."""
+def timed_out_matches(df: DataFrame) -> DataFrame:
+    """Return the partial matches that WITHIN has ended, of a query with ``timed_out="emit"``.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        The result of `sql`, or of `with_side_outputs`; it may be changed as for `side_output`.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        The columns of the query. For each row where no match has begun, but one could have with more time,
+        it has the preferred partial match: variables that no row was taken as are null, and so is
+        ``MATCH_NUMBER()``. At the end of a batch all partial matches are timed out.
+    """
+    try:
+        return side_output(df, OutputTag("timed_out", "boolean"))
+    except ValueError as e:
+        raise ValueError(f'df must be the result of sql() with timed_out="emit": {e}') from None
+
+
+def _operator(node: Node) -> Node:
+    """Return what a query selects from."""
     while isinstance(node, Selected):
         node = node.source
+    return node
+
+
+def _expect_rows_of_table(node: Node) -> None:
+    """Raise unless the late rows of a query are those of one table, and its operator the only one."""
+    node = _operator(node)
     of_windows = isinstance(node, Aggregated) and isinstance(node.source, Windowing) and not node.sets[1:]
     of_table = isinstance(node, Ranked) and isinstance(node.source, Table)
     if not (of_windows or of_table or isinstance(node, (Over, Matched))):
@@ -144,7 +186,8 @@ def _expect_rows_of_table(node: Node) -> None:
 
 
 def _has_lead(node: Node) -> bool:
-    while isinstance(node, Selected):
-        node = node.source
+    node = _operator(node)
     calls = node.calls.values() if isinstance(node, Over) else ()
-    return any(isinstance(call, RowCall) and call.function == "lead" for call in calls)
+    return (isinstance(node, Matched) and node.ahead > 0) or any(
+        isinstance(call, RowCall) and call.function == "lead" for call in calls
+    )

@@ -74,6 +74,7 @@ class Tables:
     deleted: Mapping[str, str] | None = None
     lead_within: int | None = None
     unbounded_matches: bool = False
+    timed_out: bool = False
     _frames: dict[tuple[str, ...], DataFrame] = field(default_factory=dict)
 
     def cut(self, node: Windowing | Table | Over | Matched) -> TimedTable:

@@ -337,6 +337,20 @@ def over(df: DataFrame, killer: Killer | None = None) -> DataFrame:
     return timerheap.spark.with_side_outputs(result)
 
 
+def patterns(df: DataFrame, killer: Killer | None = None) -> DataFrame:
+    df.withColumn("time", F.timestamp_millis("at")).createOrReplaceTempView("ticks")
+    query = """SELECT * FROM ticks MATCH_RECOGNIZE (
+        PARTITION BY k ORDER BY time, n
+        MEASURES MATCH_NUMBER() AS number, FIRST(A.n) AS first, SUM(B.n) AS total, LAST(word) AS word,
+            CLASSIFIER() AS label, NEXT(n) AS next
+        AFTER MATCH SKIP TO NEXT ROW
+        PATTERN (A B+ X*? C) WITHIN INTERVAL '1' SECOND
+        DEFINE B AS n > PREV(n), C AS n < AVG(B.n))"""
+    beside: dict[str, Any] = {"late": "emit", "timed_out": "emit", "lead_within": GAP}
+    found = timerheap.spark.sql(df.sparkSession, query, WATERMARK, **beside, max_parallelism=8)
+    return timerheap.spark.with_side_outputs(found)
+
+
 QUERIES: dict[str, Callable[..., DataFrame]] = {
     "rows": lambda df, killer=None: process(df, Sessions(killer), "event_time"),
     "rows-arrival": lambda df, killer=None: process(df, Sessions(killer), "arrival"),
@@ -344,6 +358,7 @@ QUERIES: dict[str, Callable[..., DataFrame]] = {
     "columns-arrival": lambda df, killer=None: process(df, Columns(killer), "arrival"),
     "asof": asof,
     "over": over,
+    "patterns": patterns,
     "hop": hop,
     "session": session,
     "twice": twice,

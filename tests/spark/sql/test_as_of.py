@@ -135,7 +135,7 @@ def test_a_stream_of_versions(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.fixture
 def tables(spark: SparkSession) -> Iterator[None]:
     """Random tables; Spark says nothing of right rows of one time, so there are none."""
-    left, right = cases(5, 60)
+    left, right = cases(5, 200)
     distinct = {(row["case"], row["k"], row["at"]): row for row in right}
     for name, rows, schema in (("l", left, LEFT), ("r", list(distinct.values()), RIGHT)):
         spark.createDataFrame(pa.Table.from_pylist(rows, schema)).createOrReplaceTempView(name)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+import sqlglot
 import streams
 from over_cases import (
     BEFORE,
@@ -32,10 +36,12 @@ from over_cases import (
 from pyspark.sql import DataFrame, SparkSession
 
 import timerheap.spark
+from timerheap import WatermarkStrategy
 from timerheap.spark import read_checkpoint
 
 pytestmark = pytest.mark.spark
 
+CASES = int(os.environ.get("TIMERHEAP_ROW_CASES", "200"))
 QUERIES = {
     "rows before": (text(BEFORE, 0), text(BEFORE, 1)),
     "rows before and behind": (text(BEFORE | BEHIND, 0), text(BEFORE | BEHIND, 1)),
@@ -54,8 +60,8 @@ def frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
 
 @pytest.fixture(scope="module")
 def table(spark: SparkSession) -> Iterator[list[Row]]:
-    """200 cases as the view t."""
-    rows = cases(1, 200)
+    """200 cases as the view t, or as many as the environment says, which are then others."""
+    rows = cases(1 if CASES == 200 else CASES, CASES)
     frame(spark, rows).coalesce(1).createOrReplaceTempView("t")
     yield rows
     spark.catalog.dropTempView("t")
@@ -88,6 +94,20 @@ def test_a_batch_is_as_in_spark(
 ) -> None:
     found = timerheap.spark.sql(spark, QUERIES[name][0], max_parallelism=4).toArrow()
     assert values(found.to_pylist()) == answers[name]
+
+
+def test_spark_is_as_duckdb(table: list[Row], answers: dict[str, list[tuple[Any, ...]]]) -> None:
+    """The answers are not those of Spark alone."""
+    with duckdb.connect() as connection:
+        connection.sql("SET TimeZone = 'UTC'")
+        connection.register("t", pa.Table.from_pylist(table, SCHEMA))
+        for name, (_, query) in QUERIES.items():
+            (text,) = sqlglot.transpile(query, read="spark", write="duckdb")
+            rows = connection.sql(text).to_arrow_table().to_pylist()
+            for row in rows:  # DuckDB's sums of integers are decimals in Arrow
+                for one in row.keys() & {"sum of integers", "sum of some"}:
+                    row[one] = None if row[one] is None else int(row[one])
+            assert values(rows) == answers[name]
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -276,4 +296,126 @@ def test_lead_within_needs_a_lead(spark: SparkSession, table: list[Row]) -> None
 def test_order_by_a_struct_is_refused(spark: SparkSession, table: list[Row]) -> None:
     query = "SELECT RANK() OVER (ORDER BY at, named_struct('x', v)) AS r FROM t"
     with pytest.raises(ValueError, match=r"^query: ORDER BY .* must be of an atomic type, got struct<x"):
+        timerheap.spark.sql(spark, query)
+
+
+@pytest.mark.parametrize(
+    ("order", "watermark", "message"),
+    [
+        (
+            "n",
+            "5 seconds",
+            "must be ordered by its time, got the bigint 'n', of which nothing says that it is",
+        ),
+        (
+            "n",
+            WatermarkStrategy.for_monotonous_timestamps(),
+            "must be ordered by its time, got the bigint 'n'",
+        ),
+        ("n", "at - INTERVAL '5' SECOND", "must be ordered by its time 'at', got 'n'; query a batch"),
+        ("n", {"stream": "WATERMARK FOR at AS at - INTERVAL '5' SECOND"}, "by its time 'at', got 'n'"),
+        ("n", None, "must be ordered by its time, got the bigint 'n'"),
+        ("at", None, "watermark must be a WatermarkStrategy for the streaming table stream, got None"),
+        ("v", "5 seconds", "time must be a timestamp or a bigint of epoch milliseconds, got column 'v'"),
+        ("v", "at - INTERVAL '5' SECOND", "must be ordered by its time 'at', got 'v'"),
+    ],
+)
+def test_a_stream_is_ordered_by_its_time_alone(
+    spark: SparkSession, tmp_path: Path, order: str, watermark: Any, message: str
+) -> None:
+    """By any other column, rows would be late that are not; a batch can be ordered by any number."""
+    streams.write_batches(tmp_path / "in", [[], []], SCHEMA)
+    rank = f"SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY {order}) AS place FROM stream"
+    for query in (
+        f"SELECT SUM(v) OVER (PARTITION BY k ORDER BY {order}) AS total FROM stream",
+        *(f"SELECT * FROM ({rank}) WHERE place <= {limit}" for limit in (1, 3)),
+        f"SELECT DISTINCT ON (k) * FROM stream ORDER BY k, {order}",
+        f"SELECT * FROM stream MATCH_RECOGNIZE (PARTITION BY k ORDER BY {order} MEASURES A.v AS a "
+        "PATTERN (A B) DEFINE A AS A.v > 1)",
+    ):
+        streams.read_stream(spark, tmp_path / "in").createOrReplaceTempView("stream")
+        with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+            timerheap.spark.sql(spark, query, watermark)
+        if watermark == "5 seconds" and order == "n":
+            named = streams.read_stream(spark, tmp_path / "in").withWatermark("at", "1 second")
+            named.createOrReplaceTempView("stream")
+            with pytest.raises(ValueError, match="must be ordered by its time 'at', got 'n'"):
+                timerheap.spark.sql(spark, query, watermark)
+            assert timerheap.spark.sql(spark, query, "n - INTERVAL '5' SECOND").isStreaming
+
+
+def test_a_batch_may_be_ordered_by_any_number(spark: SparkSession, table: list[Row]) -> None:
+    query = (
+        "SELECT n, SUM(c) OVER w AS total, LAG(v) OVER w AS before FROM t "
+        "WINDOW w AS (PARTITION BY k ORDER BY n)"
+    )
+    assert streams.rows(timerheap.spark.sql(spark, query)) == streams.rows(spark.sql(query))
+
+
+DISTINCT = {
+    "the first": "SELECT DISTINCT ON (c, k) * FROM t ORDER BY c, k, at, n",
+    "some columns": "SELECT DISTINCT ON (c, k) n, v w FROM t WHERE n > 9 ORDER BY at, v DESC NULLS LAST, n",
+    "nested": "SELECT n FROM (SELECT DISTINCT ON (k) t.n FROM t ORDER BY t.k, t.at, t.n) AS q WHERE n > 1",
+    "by a name of the list": "SELECT DISTINCT ON (c) c, k, n AS m, v FROM t ORDER BY c, m",
+    "by a number": "SELECT DISTINCT ON (k) n, c FROM t ORDER BY k DESC, n",
+}
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+@pytest.mark.promises(
+    "Flink SQL", "added", "SELECT DISTINCT ON (k) ... ORDER BY ts, the first row of each key"
+)
+def test_distinct_on_is_that_of_duckdb(spark: SparkSession, table: list[Row], name: str) -> None:
+    found = timerheap.spark.sql(spark, DISTINCT[name])
+    with duckdb.connect() as connection:
+        connection.sql("SET TimeZone = 'UTC'")
+        connection.register("t", pa.Table.from_pylist(table, SCHEMA))
+        (text,) = sqlglot.transpile(DISTINCT[name], read="spark", write="duckdb")
+        wanted = connection.sql(text).to_arrow_table()
+    assert found.columns == wanted.column_names
+    assert values(found.toArrow().to_pylist()) == values(wanted.to_pylist())
+
+
+def test_distinct_on_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """The first row of a key when the watermark has passed it; later ones are late if the key has a row."""
+    seconds = [[3, 9, 4], [2, 8, 40], [1, 90]]
+    batches = [
+        [{"c": 0, "k": "ab"[n % 2], "at": instant(n), "v": None, "s": None, "n": n} for n in part]
+        for part in seconds
+    ]
+    streams.write_batches(tmp_path / "in", batches, SCHEMA)
+    streams.read_stream(spark, tmp_path / "in").createOrReplaceTempView("stream")
+    query = "SELECT DISTINCT ON (k) n FROM stream ORDER BY k, at"
+    result = timerheap.spark.sql(spark, query, "at - INTERVAL '8' SECOND", max_parallelism=2)
+    assert sorted(row for part in streams.batches(result, tmp_path / "work") for row in part) == [(2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (
+            "SELECT DISTINCT ON (k) n FROM t ORDER BY k, at DESC",
+            "query: SELECT DISTINCT ON (k) ... ORDER BY at DESC (a Top-N or the last of all rows: its result "
+            "changes) is not supported; order by ascending time: ORDER BY ts; rank rows of windows; or for "
+            'the last row of a key use timerheap.spark.drop_duplicates(keep="last", within=...)',
+        ),
+        ("SELECT DISTINCT ON (k) n FROM t", "SELECT DISTINCT ON (k) without an order of the rows of a key"),
+        ("SELECT DISTINCT ON (k) n FROM t ORDER BY k", "SELECT DISTINCT ON (k) without an order"),
+        ("SELECT DISTINCT ON (UPPER(k)) n FROM t ORDER BY at", "PARTITION BY UPPER(k) is not supported"),
+        (
+            "SELECT DISTINCT ON (k) LAG(n) OVER (ORDER BY at) AS x FROM t ORDER BY at",
+            "SELECT DISTINCT ON (k) beside OVER or QUALIFY is not supported",
+        ),
+        ("SELECT DISTINCT ON (k) n FROM t ORDER BY at LIMIT 3", "LIMIT is not supported"),
+        ("SELECT DISTINCT k FROM t", "SELECT DISTINCT is not supported"),
+    ],
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "SELECT DISTINCT ON (k) ... ORDER BY ts DESC, the last row of each key",
+    note='it changes with each row; use `drop_duplicates(keep="last", within=...)`, or rank rows of windows',
+)
+def test_distinct_on_that_is_refused(spark: SparkSession, table: list[Row], query: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         timerheap.spark.sql(spark, query)

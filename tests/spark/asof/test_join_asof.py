@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from timerheap.spark import EventTime, RightInput, join_asof, read_checkpoint, u
 
 pytestmark = pytest.mark.spark
 
+CASES = int(os.environ.get("TIMERHEAP_ASOF_CASES", "50"))
 WATERMARK = f"{DELAY} milliseconds"
 
 
@@ -56,9 +59,12 @@ def asof(left: DataFrame, right: DataFrame, options: Options, **more: Any) -> Da
 
 @pytest.mark.parametrize("name", ["left", "inner, tolerance"])
 def test_a_batch_is_the_model(spark: SparkSession, name: str) -> None:
-    """50 cases for each of two options; pandas has the same answer. `test_asof_operator` has the others."""
+    """50 cases, or as many as the environment says, for each of two options; pandas has the same answer.
+
+    `test_asof_operator` has the others.
+    """
     options = OPTIONS[name]
-    left, right = cases(len(name), 50)
+    left, right = cases(len(name) + CASES - 50, CASES)
     result = asof(frame(spark, left, LEFT), frame(spark, right, RIGHT), options)
     assert result.columns == ["case", "k", "at", "n", "at_right", "price", "note", "gone"]
     outputs = joined(left, right, options)
@@ -85,13 +91,75 @@ def of_pandas(left: list[Row], right: list[Row], options: Options) -> list[tuple
     )
     if options.how == "inner":
         found = found[found["at_right"].notna()]
-    table = pa.Table.from_pandas(
-        found[["case", "k", "at", "n", "at_right", "price", "note", "gone"]],
-        pa.schema([*LEFT, ("at_right", LEFT.field("at").type), *list(RIGHT)[3:]]),
-        preserve_index=False,
-    )
-    rows = table.to_pylist()
+    return frame_rows(found, [*LEFT, ("at_right", LEFT.field("at").type), *list(RIGHT)[3:]])
+
+
+def frame_rows(found: pd.DataFrame, fields: list[Any]) -> list[tuple[Any, ...]]:
+    schema = pa.schema(fields)
+    rows = pa.Table.from_pandas(found[schema.names], schema, preserve_index=False).to_pylist()
     return values(row | {"k": None if row["k"] == "null" else row["k"]} for row in rows)
+
+
+VERSION = "IF(side = 1, NAMED_STRUCT('at', at, 'price', price, 'note', note), NULL)"
+AHEAD = f"""SELECT `case`, k, at, n, {{answer}}
+    FROM (
+        SELECT *, LAST_VALUE({VERSION}) IGNORE NULLS OVER (w ROWS UNBOUNDED PRECEDING) AS before,
+            LEAD({VERSION}) IGNORE NULLS OVER w AS after
+        FROM sides WINDOW w AS (PARTITION BY `case`, k ORDER BY at, side))
+    WHERE side = 0"""
+NEAREST = "CASE WHEN after.at - at < at - before.at OR before IS NULL THEN {0} ELSE {1} END"
+NAMES = ("at", "price", "note")
+ANSWERS = {
+    "forward": ", ".join(f"after.{name} AS {name}_found" for name in NAMES),
+    "nearest": ", ".join(f"{NEAREST.format(f'after.{n}', f'before.{n}')} AS {n}_found" for n in NAMES),
+}
+
+
+def sides(left: DataFrame, right: DataFrame) -> DataFrame:
+    both = left.withColumn("side", F.lit(0)).unionByName(
+        right.withColumn("side", F.lit(1)), allowMissingColumns=True
+    )
+    return both.select("case", "k", "at", "side", "n", "price", "note")
+
+
+@pytest.mark.parametrize("direction", ANSWERS)
+@pytest.mark.promises(
+    "Flink SQL",
+    "added",
+    "as-of joins forward and to the nearest row",
+    note="as LEAD and LAST_VALUE IGNORE NULLS OVER both tables; `join_asof` looks backward alone",
+)
+def test_forward_and_nearest_over_both_sides(spark: SparkSession, tmp_path: Path, direction: str) -> None:
+    """50 cases, or as many as the environment says: a batch and a stream are as in pandas."""
+    left, right = cases(3000 + CASES, CASES)
+    if direction == "nearest":  # of several rows of the very time of a left row, pandas takes the last
+        right = list({(row["case"], row["k"], row["at"]): row for row in right}.values())
+    query = AHEAD.format(answer=ANSWERS[direction])
+    lefts, rights = (pd.DataFrame(rows).fillna({"k": "null"}) for rows in (left, right))
+    rights["at_found"] = rights["at"]
+    found = pd.merge_asof(
+        lefts.sort_values("at"),
+        rights.sort_values(["at", "price", "note"], na_position="last").drop(columns="gone"),
+        on="at",
+        by=["case", "k"],
+        direction=direction,
+    )
+    wanted = frame_rows(found, [*LEFT, ("at_found", LEFT.field("at").type), *list(RIGHT)[3:5]])
+    sides(frame(spark, left, LEFT), frame(spark, right, RIGHT)).createOrReplaceTempView("sides")
+    assert values(timerheap.spark.sql(spark, query).toArrow().to_pylist()) == wanted
+
+    last = max(row["at"] for row in [*left, *right]) + timedelta(seconds=1)
+    ends = {"case": -1, "k": "end", "at": last}
+    parts = [*split(left, 3), [ends | {"n": -1}]], [*split(right, 3), [ends]]
+    for folder, batches, schema in zip(("left", "right"), parts, (LEFT, RIGHT), strict=True):
+        streams.write_batches(tmp_path / folder, batches, schema)
+    inputs = (streams.read_stream(spark, tmp_path / folder) for folder in ("left", "right"))
+    sides(*inputs).createOrReplaceTempView("sides")
+    result = timerheap.spark.sql(
+        spark, query, "at - INTERVAL '0.1' SECOND", lead_within=500, max_parallelism=4
+    )
+    streams.run(result, tmp_path)
+    assert values(spark.read.parquet(str(tmp_path / "sink")).toArrow().to_pylist()) == wanted
 
 
 @pytest.mark.parametrize("name", ["inner, tolerance", "earlier, deletes"])

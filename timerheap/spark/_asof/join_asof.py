@@ -111,6 +111,7 @@ def join_asof(
 
     The name is that of Polars' ``join_asof``; pandas has ``merge_asof``, where Spark says join. Unlike there
     the inputs need no order, a result has the time of the right row, too, and tolerance is in milliseconds.
+    The next right row, or the nearest one, is a query of `sql`: see the guide.
 
     Examples
     --------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,6 @@ class KeyRows:
     at (int64, shape (n - h,)): where the new rows are
     peers (int64, shape (n - h,)): the last new row that is equal to each in ORDER BY
     numbers (int64, shape (n,)): the number of each row in its key
-    dense (int64, shape (n,)): DENSE_RANK of each row
     """
 
     def __init__(
@@ -110,8 +110,12 @@ class KeyRows:
         self.peers = np.repeat(peers[1:] - 1, np.diff(peers))
         self.times = np.concatenate([held.field("time").to_numpy(), times])[self.source]
         self.numbers = self._sums(held.field("number"), np.ones(n - h, np.int64))
-        self.dense = self._sums(held.field("dense_rank"), begins.astype(np.int64))
         self._counts: dict[str, RowCounts] = {}
+
+    @cached_property
+    def dense(self) -> np.ndarray:
+        """DENSE_RANK of each row: int64, shape (n,)."""
+        return self._sums(self.held.field("dense_rank"), self.begins.astype(np.int64))
 
     def joined(self, of_held: pa.Array | None, of_new: pa.Array) -> pa.Array:
         """Return values by source; of rows from the state they are null if none are given."""
@@ -200,6 +204,8 @@ def picked(
         wanted, guess = before + call.offset, first + call.offset - 1
         found = wanted <= numbers[last]
     positions = np.clip(guess, 0, len(numbers) - 1)
+    if not (len(rows.held) or call.ignore_nulls):  # then all rows of a key are here
+        return positions, found
     same = (rows.run[positions] == rows.run[at]) & (numbers[positions] == wanted) & counts.valid[positions]
     rest = np.flatnonzero(found & ~same)
     if len(rest):
@@ -290,7 +296,8 @@ class Totals:
             _running(aggregate, counts, one, np.asarray(stored.is_valid()), first)
             for aggregate, one, first in zip(self._aggregation.aggregates, found, before, strict=True)
         ]
-        of_rows = Partials(last, last, tuple(tuple(field[last] for field in one) for one in totals))
+        at = last if (np.diff(last) != 1).any() else slice(None)  # no rows of one time
+        of_rows = Partials(last, last, tuple(tuple(field[at] for field in one) for one in totals))
         results = [
             result_column(result, field)
             for result, field in zip(self._aggregation.results(of_rows), self._work.results, strict=True)

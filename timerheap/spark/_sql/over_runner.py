@@ -266,9 +266,10 @@ class OverRunner(Runner):
 
         columns: by source, or if no row waits, of the new rows
         """
-        if self._leads:
+        if self._leads and (len(rows.held) or len(at) < len(rows.new)):  # else all, in their order
             source = pa.array(rows.source[at])
-            columns = {name: column.take(source) for name, column in columns.items()} | dict(leads)
+            columns = {name: column.take(source) for name, column in columns.items()}
+        columns = dict(columns) | dict(leads)
         every = [columns[name] for name in self._result.names]
         emitted = pa.RecordBatch.from_arrays(every, names=self._result.names)
         for start, stop in fitting(emitted):

@@ -130,7 +130,8 @@ def input_column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[An
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
     # A float64 is rounded, as in Spark: a checked cast refuses integers beyond 2**53.
-    numbers = column.cast(pa.from_numpy_dtype(dtype), safe=dtype.kind != "f").fill_null(0)
+    numbers = column.cast(pa.from_numpy_dtype(dtype), safe=dtype.kind != "f")
+    numbers = numbers.fill_null(0) if numbers.null_count else numbers  # which would copy
     return np.ma.masked_array(numbers.to_numpy(zero_copy_only=False), mask)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -356,4 +357,8 @@ class Child:
 
 
 if __name__ == "__main__":
-    Child(Path(sys.argv[1])).run()
+    try:
+        Child(Path(sys.argv[1])).run()
+    except BaseException:
+        print(traceback.format_exc(), flush=True)  # what workers say meanwhile is long
+        raise

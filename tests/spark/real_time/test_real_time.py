@@ -38,7 +38,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         timeout=600,
         check=False,
     )
-    assert run.returncode == 0, run.stderr[-5000:]
+    assert run.returncode == 0, run.stdout[-5000:]
     found: dict[str, Any] = {}
     for line in run.stdout.splitlines():
         found |= json.loads(line)

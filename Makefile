@@ -142,8 +142,9 @@ bench-peers: $(venv)/bench/.installed ## The heaps beside heapq, sortedcontainer
 bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own window()
 	$(measured) bench/windows.py --json out/windows.json $(ARGS)
 
-bench-asof: $(venv)/bench/.installed ## As-of joins beside Spark's window, DuckDB, Polars and process_two
+bench-asof: $(venv)/bench/.installed ## As-of joins beside Spark's window, DuckDB, Polars, process_two and Flink's temporal join
 	$(measured) bench/asof.py --json out/asof.json $(ARGS)
+	$(measured) bench/asof_flink.py --json out/asof_flink.json $(ARGS)
 
 bench-over: $(venv)/bench/.installed ## LAG, LEAD and running sums OVER rows beside Spark's own and DuckDB
 	$(measured) bench/over.py --json out/over.json $(ARGS)

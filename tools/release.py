@@ -107,6 +107,14 @@ def sdist(source: Path, dist: Path, epoch: str) -> Path:
     return dist / made.name
 
 
+def write_c(python: Path, source: Path) -> None:
+    """Let Cython write the C file, without the folder of NumPy, which it puts into the module."""
+    run(python, "-m", "cython", "-3", "timerheap/_native/_core.pyx", cwd=source)
+    file = source / "timerheap/_native/_core.c"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(re.sub(r'"[^"\n]*/site-packages/', '"', text), encoding="utf-8")
+
+
 def wheel(python: Path, target: Target, source: Path, dist: Path, epoch: str) -> None:
     """Build the wheel of a Python and a platform, and let auditwheel name it."""
     cc = f"{sys.executable} -m ziglang cc -target {target.zig}"
@@ -172,6 +180,7 @@ def build(folder: Path, pythons: dict[str, Path], commit: str, epoch: str) -> Pa
     with tarfile.open(sdist(tree, dist, epoch)) as files:
         files.extractall(source, filter="data")
     (unpacked,) = source.iterdir()
+    write_c(next(iter(pythons.values())), unpacked)
     for python in pythons.values():
         for target in TARGETS:
             wheel(python, target, unpacked, dist, epoch)

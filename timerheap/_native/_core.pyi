@@ -318,6 +318,7 @@ class RowLoop:
     def advance(self, watermark: int) -> None: ...
     def advance_clock(self, now: int) -> None: ...
 
+@final
 class Attempt:
     start: int
     time: int
@@ -327,6 +328,7 @@ class Attempt:
     lost: bool
     def __init__(self, start: int, time: int) -> None: ...
 
+@final
 class Matcher:
     attempts: list[Attempt]
     starts: list[int]

@@ -4,6 +4,7 @@ cdef int32_t _ACCEPT = -1  # in what follows an instruction: the match is comple
 
 
 @cython.final
+@cython.auto_pickle(False)
 @cython.freelist(64)
 cdef class Attempt:
     """The partial matches that start at one row, the preferred first.
@@ -24,6 +25,7 @@ cdef class Attempt:
 
 
 @cython.final
+@cython.auto_pickle(False)
 cdef class Matcher:
     """Finds the matches in the rows of one key, in the standard's order of preference.
 

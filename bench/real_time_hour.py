@@ -1,0 +1,99 @@
+"""Memory, files and latency of a query in real-time mode over an hour, a line of JSON a minute.
+
+Run as ``python bench/real_time_hour.py [--minutes N] [--rate N] [--keys N]``. The query and its source are
+those of bench/real_time.py, with epochs of a minute. The JVM keeps all results, so its memory grows; that of
+the Python workers must not. The first line comes after two minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from flights import spark_session
+from processes import python_workers
+from pyspark.sql import functions as F
+from real_time import SOURCES, Stream, Timers, compile_scala
+
+import timerheap.spark
+from timerheap import WatermarkStrategy
+
+
+def megabytes(process: int) -> int:
+    """Return the resident memory of a process, 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS")), 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=int, default=60)
+    parser.add_argument("--rate", type=float, default=500, help="rows a second")
+    parser.add_argument("--keys", type=int, default=100_000, help="that have timers all the time")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        compile_scala(Path(scratch) / "classes")
+        settings = timerheap.spark.settings(real_time=True) | {
+            "spark.master": "local[6]",
+            "spark.sql.shuffle.partitions": SOURCES,
+            "spark.driver.extraClassPath": Path(scratch) / "classes",
+        }
+        with spark_session(Path(scratch) / "log", settings) as spark:
+            jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+            system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
+            offset = min(time.time() * 1000 - system.nanoTime() / 1e6 for _ in range(50))
+            stream = Stream(spark, "results", options.keys)
+            result = timerheap.spark.process(
+                stream.rows,
+                key="key",
+                function=Timers(),
+                output_schema="key long, at long, rows long",
+                event_time="at",
+                watermark=WatermarkStrategy.for_monotonous_timestamps(),
+                real_time=True,
+            )
+            there = F.expr("reflect('java.lang.System', 'nanoTime')").cast("double") / 1e6 + offset
+            writer = result.where("key >= 0").withColumn("there", there).writeStream.format("memory")
+            writer = writer.queryName("results").outputMode("update")
+            writer = writer.option("checkpointLocation", f"{scratch}/checkpoint")
+            query = timerheap.spark.start_real_time(writer)
+            while not spark.table("results").limit(1).count() and query.isActive:
+                time.sleep(1)
+            began = stream.run(options.rate, options.minutes * 60)
+            for minute in range(options.minutes):
+                end = (
+                    began + (minute + 2) * 60 + 10
+                )  # a table in memory has the results of ended epochs alone
+                time.sleep(max(end - time.time(), 0))
+                if failure := query.exception():
+                    raise failure
+                first = (began + minute * 60) * 1000
+                later = F.col("at").between(first, first + 58_000)
+                wait = F.col("there") - F.col("at") - 1000 * SOURCES / options.rate  # until the next row
+                figures = F.percentile(wait, F.array(*map(F.lit, (0.5, 0.9, 0.99))))
+                row = spark.table("results").where(later).agg(figures.alias("ms"), F.count("*").alias("n"))
+                found = row.collect()[0]
+                files = list(Path(scratch, "checkpoint/timerheap").glob("0*/*"))
+                line = {
+                    "minute": minute,
+                    "results": found.n,
+                    "p50, p90, p99, ms": [round(value, 1) for value in found.ms or ()],
+                    "workers, MB": sorted(filter(None, map(megabytes, python_workers(jvm)))),
+                    "JVM, MB": megabytes(jvm),
+                    "files": len(files),
+                    "files, MB": round(sum(file.stat().st_size for file in files) / 1e6, 1),
+                    "load": round(os.getloadavg()[0], 1),
+                }
+                print(json.dumps(line), flush=True)
+            query.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -32,7 +32,7 @@ from timerheap._values import ArrowTypes
 from timerheap.flink import InternalTimerService, ManualProcessingTimeService
 from timerheap.flink.simple_timer_service import SimpleTimerService
 from timerheap.spark._processors.spark_values import StructCodec
-from timerheap.spark._windows.partial_aggregates import PartialColumns, WindowSpec, input_column, objects
+from timerheap.spark._windows.partial_aggregates import PartialColumns, WindowSpec, input_column
 from timerheap.spark._windows.window_operator import _element_type
 from timerheap.testing import ProcessTester
 from timerheap.tvf import GlobalWindowAggregate, TumblingSliceAssigner
@@ -216,7 +216,7 @@ def test_python_aggregates_and_window_contents_keep_the_pass(hour: int, zone: An
     spec = WindowSpec(TumblingSliceAssigner(1), [PythonAggregate(Latest(), "at")], {}, "")
     spec.object_types["at"] = arrow_type("struct<a:array<timestamp>>")
     windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
-    values = np.ma.masked_array(objects([{"a": [at]}]), [False])
+    values = np.ma.masked_array(np.fromiter([{"a": [at]}], object, 1), [False])
     windows.add(np.array([1]), np.array([0]), {"at": values})
     columns = PartialColumns(spec)
     stored = pa.RecordBatch.from_arrays(columns.to_arrow(windows.snapshot()), schema=columns.schema)

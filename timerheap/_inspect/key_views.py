@@ -22,10 +22,10 @@ _MOST = 20  # lines of each part in a terminal
 _WIDE, _HIGH, _LEFT = 900, 320, 170  # of the timeline, in pixels
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em }
-h2 { font-size: 1.1em; margin-top: 1.6em } td, th { padding: .15em 1em .15em 0; text-align: left }
+h2 { font-size: 1.1em; margin-top: 1.6em } li { margin: .3em 0 }
 svg { width: 100%; height: auto; font-size: 11px } code { white-space: pre-wrap; overflow-wrap: anywhere }
 .mark { fill: none; stroke: #c33; stroke-width: 2 } .timer { stroke: #37a; stroke-width: 2 }
-.grid { stroke: #ddd } .fired { fill: #37a } .waits li { margin: .3em 0 }
+.grid { stroke: #ddd } .fired { fill: #37a }
 """
 
 
@@ -45,13 +45,12 @@ def _parts(found: KeyReport) -> Iterator[tuple[str, list[str]]]:
         "Rows that wait for the watermark",
         [json.dumps(row, ensure_ascii=False) for row in now.buffered_rows],
     )
-    began = {each.batch_id: each for each in found.history}
     yield (
         "What has changed in the last micro-batches",
         [
-            f"{batch} (began {moment(began[batch].began)}, watermark {moment(began[batch].watermark)}): "
+            f"{after.batch_id} (began {moment(after.began)}, watermark {moment(after.watermark)}): "
             + ("; ".join(texts) or "nothing")
-            for batch, texts in changes(found)
+            for after, texts in changes(found)
         ],
     )
 
@@ -76,11 +75,11 @@ def print_key(found: KeyReport, console: Console) -> None:
 def page(found: KeyReport) -> str:
     """Return a static page of HTML."""
     title = escape(_title(found))
-    sections = [
-        f"<h2>{escape(head)}</h2><ul>{''.join(f'<li><code>{escape(each)}' for each in lines)}</ul>"
-        for head, lines in _parts(found)
-        if lines
-    ]
+    sections = []
+    for head, lines in _parts(found):
+        if lines:
+            items = "".join(f"<li><code>{escape(line)}</code></li>" for line in lines)
+            sections.append(f"<h2>{escape(head)}</h2><ul>{items}</ul>")
     timeline = f"<h2>Timers and watermark</h2>{_timeline(found)}" if len(found.history) > 1 else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'

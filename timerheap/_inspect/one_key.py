@@ -57,7 +57,7 @@ class KeyReport:
     def to_json(self) -> str:
         """Return everything, with what `waits_for` and `changes` say of it."""
         found = asdict(self) | {"waits_for": list(waits_for(self))}
-        found["changes"] = {str(batch): texts for batch, texts in changes(self)}
+        found["changes"] = {str(after.batch_id): texts for after, texts in changes(self)}
         return json.dumps(found, indent=2, ensure_ascii=False)
 
 
@@ -82,14 +82,13 @@ def read_key(spark: SparkSession, states: list[CheckpointState], key: Mapping[st
         last.checkpoint,
         last.operator_id,
         dict(key),
-        dict(timers.dtypes[: len(last.key)]),
+        dict(zip(last.key, (type_ for _, type_ in timers.dtypes), strict=False)),
         _millis(datetime.now(UTC)),
         last.groups().agg(F.sum("late_rows")).first()[0] or 0,  # type: ignore[index]
         channels,
         moments[-1],
         moments,
     )
-    found.key_types = dict(zip(last.key, found.key_types.values(), strict=True))
     if not (found.now.timers or found.now.states or found.now.buffered_rows):
         found.similar = _similar(last, key)
     return found
@@ -269,7 +268,7 @@ def _wrong_zone(found: KeyReport) -> Iterator[str]:
             yield f"The newest event time is {duration(ahead)} ahead of the clock when its row arrived."
 
 
-def changes(found: KeyReport) -> Iterator[tuple[int, list[str]]]:
+def changes(found: KeyReport) -> Iterator[tuple[Moment, list[str]]]:
     """Yield, for each micro-batch of the history after the first, what has changed in it."""
     for before, after in zip(found.history, found.history[1:], strict=False):
         texts = []
@@ -289,7 +288,7 @@ def changes(found: KeyReport) -> Iterator[tuple[int, list[str]]]:
                 texts.append(f"state {name}: {json.dumps(old)} to {json.dumps(new)}")
         if len(before.buffered_rows) != len(after.buffered_rows):
             texts.append(f"waiting rows: {len(before.buffered_rows)} to {len(after.buffered_rows)}")
-        yield after.batch_id, texts
+        yield after, texts
 
 
 def _timer(of: str, name: str | None) -> str:

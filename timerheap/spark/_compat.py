@@ -279,7 +279,7 @@ def analyzed_plan(df: DataFrame) -> str:
 
 
 def with_plan_id(df: DataFrame, number: int) -> DataFrame:
-    """Give the plan of a DataFrame of Spark Connect, which is returned, a different number."""
+    """Set the number of the plan of a Spark Connect DataFrame, and return the DataFrame."""
     cast(Any, df)._plan._root_plan_id = number
     return df
 

@@ -115,8 +115,8 @@ def test_nothing_is_wrong_with_a_sound_query() -> None:
 def test_changes_tell_fired_from_deleted_and_moved_timers() -> None:
     before = Moment(1, NOW, NOW, [timer(NOW + 1), timer(NOW + 9), timer(NOW + 3, name="silent")], {"n": 1})
     after = Moment(2, NOW + 5, NOW + 5, [timer(NOW + 7), timer(NOW + 8, name="silent")], {"n": 2})
-    ((batch, texts),) = changes(replace(SOUND, history=[before, after]))
-    assert batch == 2
+    ((moment, texts),) = changes(replace(SOUND, history=[before, after]))
+    assert moment.batch_id == 2
     assert [text.split(" timer")[0] + text[-7:-4] for text in texts[:4]] == [
         "set event-time007",
         "moved event-time008",

@@ -8,13 +8,12 @@ Flink's window Top-N has only ROW_NUMBER in streaming mode. So is the first row 
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from flink_sql import FlinkSql
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE.parent / "spark" / "data" / "flink_sql.json"
@@ -134,35 +133,19 @@ def tables() -> dict[str, list[dict[str, Any]]]:
 
 def main(libraries: Path) -> None:
     """Run the queries in Flink, and write the tables and the results."""
-    folder = Path(tempfile.mkdtemp())
-    jars = os.pathsep.join(map(str, (libraries / "pyflink" / "lib").glob("*.jar")))
-    subprocess.run(["javac", "-nowarn", "-cp", jars, "-d", folder, HERE / "FlinkSql.java"], check=True)
-    statements = []
+    flink = FlinkSql(libraries)
     for name, rows in tables().items():
-        (folder / name).mkdir()
-        (folder / name / "rows.json").write_text("\n".join(map(json.dumps, rows)))
-        statements.append(
-            f"CREATE TABLE {name} (id BIGINT, k STRING, v BIGINT, millis BIGINT, "
-            "ts AS TO_TIMESTAMP_LTZ(millis, 3), WATERMARK FOR ts AS ts - INTERVAL '1' HOUR) WITH "
-            f"('connector' = 'filesystem', 'format' = 'json', 'path' = '{folder / name}')"
-        )
+        flink.add_table(name, "id BIGINT, k STRING, v BIGINT", rows)
     wanted = queries()
     results: dict[str, list[Any]] = {}
     for mode in ("streaming", "batch"):
-        asked = [
-            name for name in wanted if name.startswith(("RANK", "DENSE", "the first")) == (mode == "batch")
-        ]
-        script = folder / mode
-        script.write_text("\n;\n".join([*statements, *(f"-- {name}\n{wanted[name]}" for name in asked)]))
-        java = ["java", "--add-opens=java.base/java.util=ALL-UNNAMED", "-cp", f"{jars}{os.pathsep}{folder}"]
-        run = subprocess.run([*java, "FlinkSql", mode, script], check=True, stdout=subprocess.PIPE, text=True)
-        for line in run.stdout.splitlines():
-            if line.startswith("== "):
-                results[line[3:]] = rows = []
-            elif line.startswith("!!"):
-                print(list(results)[-1], line)
-            elif line.startswith("["):
-                rows.append(json.loads(line))
+        in_batches = mode == "batch"
+        asked = {
+            name: sql
+            for name, sql in wanted.items()
+            if name.startswith(("RANK", "DENSE", "the first")) == in_batches
+        }
+        results |= flink.answers(mode, asked)[0]
     recorded = [
         {"name": name, "sql": sql, "rows": sorted(results[name], key=repr)} for name, sql in wanted.items()
     ]

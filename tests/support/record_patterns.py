@@ -10,13 +10,12 @@ can be one variable alone, by its letter, and a condition on the match may refus
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from flink_sql import FlinkSql
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE.parent / "spark" / "data" / "flink_patterns.json"
@@ -80,44 +79,18 @@ def clause(draw: random.Random) -> str:
 
 def main(libraries: Path) -> None:
     """Run the queries in Flink, and write the tables and the results."""
-    folder = Path(tempfile.mkdtemp())
-    jars = os.pathsep.join(map(str, (libraries / "pyflink" / "lib").glob("*.jar")))
-    subprocess.run(["javac", "-nowarn", "-cp", jars, "-d", folder, HERE / "FlinkSql.java"], check=True)
-    statements = []
+    flink = FlinkSql(libraries)
+    columns = "id", "k", "letter", "v", "millis"
     for name, rows in tables().items():
-        (folder / name).mkdir()
-        columns = "id", "k", "letter", "v", "millis"
-        lines = (json.dumps(dict(zip(columns, row, strict=True))) for row in rows)
-        (folder / name / "rows.json").write_text("\n".join(lines))
-        statements.append(
-            f"CREATE TABLE {name} (id BIGINT, k STRING, letter STRING, v BIGINT, millis BIGINT, "
-            "ts AS TO_TIMESTAMP_LTZ(millis, 3), WATERMARK FOR ts AS ts - INTERVAL '1' HOUR) WITH "
-            f"('connector' = 'filesystem', 'format' = 'json', 'path' = '{folder / name}')"
-        )
+        values = (dict(zip(columns, row, strict=True)) for row in rows)
+        flink.add_table(name, "id BIGINT, k STRING, letter STRING, v BIGINT", values)
     wanted = []
     for number in range(QUERIES):
         draw = random.Random(number)
         table = f"t{draw.randrange(TABLES)}"
         wanted.append((str(number), table, clause(draw)))
-    script = folder / "script"
-    asked = [
-        f"-- {name}\nSELECT * FROM {table} MATCH_RECOGNIZE ({text}) AS m" for name, table, text in wanted
-    ]
-    script.write_text("\n;\n".join([*statements, *asked]))
-    java = ["java", "--add-opens=java.base/java.util=ALL-UNNAMED", "-cp", f"{jars}{os.pathsep}{folder}"]
-    run = subprocess.run(
-        [*java, "FlinkSql", "streaming", script], check=True, stdout=subprocess.PIPE, text=True
-    )
-    results: dict[str, list[Any]] = {}
-    refused = set()
-    for line in run.stdout.splitlines():
-        if line.startswith("== "):
-            results[line[3:]] = rows = []
-        elif line.startswith("!!"):
-            print(list(results)[-1], line)
-            refused.add(list(results)[-1])
-        elif line.startswith("["):
-            rows.append(json.loads(line))
+    asked = {name: f"SELECT * FROM {table} MATCH_RECOGNIZE ({text}) AS m" for name, table, text in wanted}
+    results, refused = flink.answers("streaming", asked)
     recorded = [
         [table, text, sorted(results[name], key=repr)] for name, table, text in wanted if name not in refused
     ]

@@ -44,6 +44,7 @@ SCALA = Path(__file__).parent / "scala"
 WARM_UP = 6.0  # seconds of rows that do not count
 AFTER_PAUSE = 1.5
 MARKS = (50, 90, 99, 100)
+NANOS = "reflect('java.lang.System', 'nanoTime')"  # the clock of the JVM, in SQL
 
 
 class Timers(KeyedProcessFunction):
@@ -58,6 +59,25 @@ class Timers(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
         yield ctx.get_current_key(), timestamp, self.count.value()
+
+
+def timers(rows: DataFrame, watermark: WatermarkStrategy, real_time: bool) -> DataFrame:
+    """Return when the timers of rows fire; the keys of rows before a run are negative."""
+    return timerheap.spark.process(
+        rows,
+        key="key",
+        function=Timers(),
+        output_schema="key long, at long, rows long",
+        event_time="at",
+        watermark=watermark,
+        real_time=real_time,
+    )
+
+
+def offset_of_nanos(spark: SparkSession) -> float:
+    """Return what makes epoch ms of the ms of `NANOS`."""
+    system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
+    return min(time.time() * 1000 - system.nanoTime() / 1e6 for _ in range(50))
 
 
 class Stream:
@@ -103,8 +123,7 @@ class Bench:
     def __init__(self, spark: SparkSession, folder: Path, options: argparse.Namespace) -> None:
         self.spark, self.folder, self.options = spark, folder, options
         self.jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-        system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
-        self.offset = min(time.time() * 1000 - system.nanoTime() / 1e6 for _ in range(50))
+        self.offset = offset_of_nanos(spark)
 
     def run(self, name: str, rate: float, way: str, seconds: float) -> dict[str, Any]:
         """Run a query, and return its figures."""
@@ -119,18 +138,8 @@ class Bench:
             watermark = WatermarkStrategy.for_monotonous_timestamps()
             if way.startswith("clock"):
                 watermark = watermark.with_wall_clock(after="1 second", lag="1 second")
-            result = timerheap.spark.process(
-                stream.rows,
-                key="key",
-                function=Timers(),
-                output_schema="key long, at long, rows long",
-                event_time="at",
-                watermark=watermark,
-                real_time=way != "micro-batches",
-            )
-        result = result.where("key >= 0").withColumn(
-            "there", F.expr("reflect('java.lang.System', 'nanoTime')")
-        )
+            result = timers(stream.rows, watermark, real_time=way != "micro-batches")
+        result = result.where("key >= 0").withColumn("there", F.expr(NANOS))
         checkpoint = self.folder / table
         writer = result.writeStream.format("memory").queryName(table)
         writer = writer.option("checkpointLocation", str(checkpoint))

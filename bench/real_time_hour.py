@@ -17,7 +17,7 @@ from pathlib import Path
 from flights import spark_session
 from processes import python_workers
 from pyspark.sql import functions as F
-from real_time import SOURCES, Stream, Timers, compile_scala
+from real_time import NANOS, SOURCES, Stream, compile_scala, offset_of_nanos, timers
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
@@ -47,19 +47,9 @@ def main() -> None:
         }
         with spark_session(Path(scratch) / "log", settings) as spark:
             jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-            system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
-            offset = min(time.time() * 1000 - system.nanoTime() / 1e6 for _ in range(50))
             stream = Stream(spark, "results", options.keys)
-            result = timerheap.spark.process(
-                stream.rows,
-                key="key",
-                function=Timers(),
-                output_schema="key long, at long, rows long",
-                event_time="at",
-                watermark=WatermarkStrategy.for_monotonous_timestamps(),
-                real_time=True,
-            )
-            there = F.expr("reflect('java.lang.System', 'nanoTime')").cast("double") / 1e6 + offset
+            result = timers(stream.rows, WatermarkStrategy.for_monotonous_timestamps(), real_time=True)
+            there = F.expr(NANOS).cast("double") / 1e6 + offset_of_nanos(spark)
             writer = result.where("key >= 0").withColumn("there", there).writeStream.format("memory")
             writer = writer.queryName("results").outputMode("update")
             writer = writer.option("checkpointLocation", f"{scratch}/checkpoint")

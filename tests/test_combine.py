@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from output_multiplexer import WatermarkOutputMultiplexer
 from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.flink.valves import CombinedWatermarkStatus, WatermarkOutputMultiplexer
+from timerheap.flink.valves import CombinedWatermarkStatus
 
 WATERMARKS = st.integers(-6, 12) | st.sampled_from([MIN_WATERMARK, MAX_WATERMARK])
 

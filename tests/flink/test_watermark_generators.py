@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from output_multiplexer import WatermarkOutputMultiplexer
 from output_recorder import Recorder
 
 from timerheap.flink import ManualProcessingTimeService
-from timerheap.flink.valves import WatermarkOutputMultiplexer
 from timerheap.flink.watermark_operator import WatermarksWithIdleness
 from timerheap.watermarks import WatermarkGenerator
 from timerheap.watermarks.generators import AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks

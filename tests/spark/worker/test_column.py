@@ -1,4 +1,4 @@
-"""A Column equals a list of what was appended, for any type."""
+"""A slab equals a list of what was appended, for any type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memories import Arena
 
 from timerheap.spark._arrow import wide
-from timerheap.spark._group.columns import Column
+from timerheap.spark._group.columns import Slab
 
 TEXT = st.text(max_size=4)
 MOMENTS = st.integers(-(10**16), 10**16)
@@ -100,9 +100,9 @@ def dumped(values: list[Any]) -> str:
     return json.dumps(values, default=repr)
 
 
-def attached(column: Column, memory: Arena) -> Column:
+def attached(column: Slab, memory: Arena) -> Slab:
     """Return the column as another process would see it."""
-    return Column(column.type, memory, json.loads(json.dumps(column.head())))
+    return Slab(column.type, memory, json.loads(json.dumps(column.head())))
 
 
 @settings(max_examples=60, deadline=None)
@@ -110,7 +110,7 @@ def attached(column: Column, memory: Arena) -> Column:
 def test_a_column_equals_a_list_of_what_was_appended(data: st.DataObject) -> None:
     typed = data.draw(TYPES)
     memory = Arena()
-    column = Column(typed[0], memory)
+    column = Slab(typed[0], memory)
     model: list[Any] = []
     taken: list[tuple[pa.Array, Any]] = []
     for array in data.draw(st.lists(arrays(typed), max_size=6)):
@@ -137,7 +137,7 @@ def test_a_column_equals_a_list_of_what_was_appended(data: st.DataObject) -> Non
 @given(data=st.data())
 def test_values_of_fixed_width_are_overwritten_in_place(data: st.DataObject) -> None:
     typed = data.draw(FIXED_TYPES)
-    column = Column(typed[0], Arena())
+    column = Slab(typed[0], Arena())
     assert column.fixed_width
     column.append(data.draw(arrays(typed, n=20)))
     model = column.slice(0, 20).to_pylist()
@@ -166,7 +166,7 @@ def test_values_of_fixed_width_are_overwritten_in_place(data: st.DataObject) -> 
     ids=str,
 )
 def test_a_type_with_offsets_is_not_of_fixed_width(type_: pa.DataType) -> None:
-    assert not Column(type_).fixed_width
+    assert not Slab(type_).fixed_width
 
 
 DEEP = pa.struct(
@@ -179,7 +179,7 @@ SECOND = pa.array([None, {"a": [{"b": "y" * 99, "c": None}, None] * 40, "d": Non
 def test_a_failed_allocation_leaves_the_column_as_it_was() -> None:
     for allowed in range(100):
         memory = Arena()
-        column = Column(DEEP, memory)
+        column = Slab(DEEP, memory)
         column.append(FIRST)
         memory.allowed = allowed
         try:
@@ -196,7 +196,7 @@ def test_a_failed_allocation_leaves_the_column_as_it_was() -> None:
 
 def test_nulls_that_find_no_room_leave_the_column_as_it_was() -> None:
     memory = Arena()
-    column = Column(pa.struct([("a", pa.int64()), ("b", pa.int64())]), memory)
+    column = Slab(pa.struct([("a", pa.int64()), ("b", pa.int64())]), memory)
     column.append(pa.array([{"a": 1, "b": 2}] * 3))
     nulls = pa.array([{"a": None, "b": None}], column.type)
     for allowed in range(2):
@@ -211,7 +211,7 @@ def test_nulls_that_find_no_room_leave_the_column_as_it_was() -> None:
 
 def test_appending_copies_no_old_value() -> None:
     memory = Arena()
-    column = Column(pa.string(), memory)
+    column = Slab(pa.string(), memory)
     column.append(pa.array(["old"] * 1000))
     seen = {*memory.blocks}
     for _ in range(1000):
@@ -221,23 +221,23 @@ def test_appending_copies_no_old_value() -> None:
 
 
 def test_values_of_another_type_are_cast() -> None:
-    column = Column(pa.timestamp("us"))
+    column = Slab(pa.timestamp("us"))
     column.append(pa.array([datetime.datetime(2020, 1, 1)], pa.timestamp("s")))
     assert column.slice(0, 1)[0].as_py() == datetime.datetime(2020, 1, 1)
     with pytest.raises(pa.ArrowInvalid):
-        Column(pa.int8()).append(pa.array([300]))
+        Slab(pa.int8()).append(pa.array([300]))
 
 
 def test_a_foreign_head_raises() -> None:
     memory = Arena()
-    column = Column(pa.int64(), memory)
+    column = Slab(pa.int64(), memory)
     column.append(pa.array([1]))
     head = column.head()
-    head[2][1][2] = 1 << 40
+    head[0][2][1][2] = 1 << 40
     with pytest.raises(ValueError, match="cannot have 1099511627776 in use"):
-        Column(pa.int64(), memory, head)
+        Slab(pa.int64(), memory, head)
 
 
 def test_a_type_that_spark_lacks_raises() -> None:
     with pytest.raises(TypeError, match="type_ must be a type that Spark has, got dictionary"):
-        Column(pa.dictionary(pa.int8(), pa.string()))
+        Slab(pa.dictionary(pa.int8(), pa.string()))

@@ -59,7 +59,7 @@ import pyarrow as pa
 
 from timerheap._native._core import seal, unseal, xxh64
 from timerheap.spark._arrow import fitting, narrow, size_of, widen
-from timerheap.spark._group.columns import Column
+from timerheap.spark._group.columns import Slab
 from timerheap.spark._group.watermark import halves
 from timerheap.timer import MIN_WATERMARK
 
@@ -639,7 +639,7 @@ def _check_types(schema: pa.Schema) -> None:
 @lru_cache(maxsize=256)
 def _is_known(type_: pa.DataType) -> bool:
     try:
-        Column(type_)
+        Slab(type_)
     except TypeError:
         return False
     return True

@@ -380,83 +380,6 @@ def local_times(column: pa.Array) -> list[datetime.datetime | None]:
     return [None if at is None else local_time(at) for at in micros]
 
 
-class Column:
-    """A growable Arrow array of one type, which keeps its bytes in a `Memory`.
-
-    Arrow's maps have 32-bit offsets, which count entries. A column may hold more entries than that: it keeps
-    maps as lists of entries with 64-bit offsets, and converts what is taken. What it returns is of `type`,
-    the type with 64-bit offsets. Values can be overwritten if no part of it has offsets: `fixed_width`.
-    """
-
-    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS, head: list[Any] | None = None) -> None:
-        self.type = wide(type_)
-        self._layout = layout_of(_without_maps(self.type), memory)
-        self.fixed_width = self._layout.fixed_width
-        if head is not None:
-            self._layout.attach(head)
-
-    def head(self) -> list[Any]:
-        return self._layout.head()
-
-    def __len__(self) -> int:
-        return self._layout.n
-
-    def fitting(self, values: pa.Array) -> pa.Array:
-        """Return `values` as `append` needs them: cast, unless they differ only in the size of offsets."""
-        same = values.type == self.type or wide(values.type) == self.type
-        return values if same else values.cast(self.type)
-
-    def grow(self, values: pa.Array) -> None:
-        """Make room for `values`, so that `append` cannot fail; a MemoryError leaves the column as it was."""
-        if len(values):
-            self._layout.grow(values)
-
-    def reserve(self, times: float) -> None:
-        self._layout.reserve(times)
-
-    def append(self, values: pa.Array) -> None:
-        """Append values; amortised O(len(values)). A MemoryError leaves the column as it was."""
-        values = self.fitting(values)
-        if len(values):
-            self._layout.grow(values)
-            self._layout.append(values)
-
-    def allow_nulls(self, values: pa.Array, more: int = 0) -> None:
-        """Make room for the nulls of `values`, so that `overwrite` cannot fail.
-
-        `more` is the number of values that may be appended before. A MemoryError leaves the column as it was.
-        """
-        self._layout.allow_nulls(values, len(self) + more)
-
-    def overwrite(self, places: np.ndarray, values: pa.Array) -> None:
-        """Replace the values at distinct `places`; O(n). A MemoryError leaves the column as it was."""
-        if len(values := self.fitting(values)):
-            self._layout.allow_nulls(values, len(self))
-            self._layout.overwrite(places, values)
-
-    def take(self, places: np.ndarray | pa.Array) -> pa.Array:
-        """Return a copy of the values at `places`, null where that is null: shape (n,); O(n)."""
-        places = pa.array(places)
-        if not len(self):
-            return pa.nulls(len(places), self.type)
-        return _with_maps(self._layout.array().take(places), self.type)
-
-    def slice(self, start: int, stop: int) -> pa.Array:
-        """Return the values [start, stop), copied only if there are maps; valid until the next change."""
-        if start >= stop:
-            return pa.array([], self.type)
-        array = self._layout.array().slice(start, stop - start)
-        if array.type == self.type:
-            return array
-        return self.take(np.arange(start, stop))
-
-    def nbytes(self) -> int:
-        return self._layout.nbytes()
-
-    def clear(self) -> None:
-        self._layout.clear()
-
-
 @lru_cache(maxsize=256)
 def _without_maps(type_: pa.DataType) -> pa.DataType:
     """Return a type with lists of entries, with 64-bit offsets, for maps at every depth."""
@@ -533,12 +456,16 @@ def changeable_row(*names: str) -> Callable[..., Row]:
     return make
 
 
-class Slab(Column):
-    """A column of values each at a place: a number that its owner keeps.
+class Slab:
+    """A growable Arrow array of one type in a `Memory`, of values each at a place: a number its owner keeps.
 
-    Values of fixed width are overwritten, and places of dropped ones are used again. Others are appended, and
-    what they replace is dead until a compaction, which moves the live values to new places. What is returned
-    is of `type`, the type with 64-bit offsets.
+    Values of `fixed_width`, without offsets in any part, are overwritten, and places of dropped ones are used
+    again. Others are appended, and what they replace is dead until a compaction, which moves the live values
+    to new places.
+
+    Arrow's maps have 32-bit offsets, which count entries. A slab may hold more entries than that: it keeps
+    maps as lists of entries with 64-bit offsets, and converts what is taken. What it returns is of `type`,
+    the type with 64-bit offsets.
     """
 
     _patience: float
@@ -548,13 +475,55 @@ class Slab(Column):
     def __init__(self, type_: pa.DataType, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
         # Key groups fill up alike: with one threshold, all would be compacted in the same micro-batch.
         new = None, (), random.uniform(0.75, 1.25), 0, 0
-        column, free, self._patience, self._kept, self._most = head or new
-        super().__init__(type_, memory, column)
+        values, free, self._patience, self._kept, self._most = head or new
+        self.type = wide(type_)
         self._memory = memory
-        self._free = Buffer(memory, free)  # int64: dropped places of a column of fixed width
+        self._layout = layout_of(_without_maps(self.type), memory)
+        if values is not None:
+            self._layout.attach(values)
+        self.fixed_width = self._layout.fixed_width
+        self._free = Buffer(memory, free)  # int64: dropped places of values of fixed width
 
     def head(self) -> list[Any]:
-        return [super().head(), self._free.head(), self._patience, self._kept, self._most]
+        return [self._layout.head(), self._free.head(), self._patience, self._kept, self._most]
+
+    def __len__(self) -> int:
+        return self._layout.n
+
+    def fitting(self, values: pa.Array) -> pa.Array:
+        """Return `values` as `plan` needs them: cast, unless they differ only in the size of offsets."""
+        same = values.type == self.type or wide(values.type) == self.type
+        return values if same else values.cast(self.type)
+
+    def reserve(self, times: float) -> None:
+        self._layout.reserve(times)
+
+    def append(self, values: pa.Array) -> None:
+        """Append values; amortised O(len(values)). A MemoryError leaves the slab as it was."""
+        values = self.fitting(values)
+        if len(values):
+            self._layout.grow(values)
+            self._layout.append(values)
+
+    def overwrite(self, places: np.ndarray, values: pa.Array) -> None:
+        """Replace the values at distinct `places`; O(n). A MemoryError leaves the slab as it was."""
+        if len(values := self.fitting(values)):
+            self._layout.allow_nulls(values, len(self))
+            self._layout.overwrite(places, values)
+
+    def take(self, places: np.ndarray | pa.Array) -> pa.Array:
+        """Return a copy of the values at `places`, null where that is null: shape (n,); O(n)."""
+        places = pa.array(places)
+        if not len(self):
+            return pa.nulls(len(places), self.type)
+        return _with_maps(self._layout.array().take(places), self.type)
+
+    def slice(self, start: int, stop: int) -> pa.Array:
+        """Return the values [start, stop), copied only if there are maps; valid until the next change."""
+        if start >= stop:
+            return pa.array([], self.type)
+        array = self._layout.array().slice(start, stop - start)
+        return array if array.type == self.type else self.take(np.arange(start, stop))
 
     def plan(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> np.ndarray:
         """Return where `write` will put values, and make room; a MemoryError leaves the slab as it was.
@@ -564,15 +533,16 @@ class Slab(Column):
         """
         n, end = len(values), len(self)
         if not self.fixed_width:
-            self.grow(values)
+            if n:
+                self._layout.grow(values)
             return np.arange(end, end + n)
         new = np.flatnonzero(~held)
         free = self._free.view(np.int64)
         used_again = free[len(free) - min(len(new), len(free)) :]
         appended = new[len(used_again) :]
-        self.allow_nulls(values, len(appended))
+        self._layout.allow_nulls(values, len(self) + len(appended))
         if len(appended):
-            self.grow(values if len(appended) == n else values.take(pa.array(appended)))
+            self._layout.grow(values if len(appended) == n else values.take(pa.array(appended)))
         places = places.copy()
         places[new[: len(used_again)]] = used_again
         places[appended] = np.arange(end, end + len(appended))
@@ -606,7 +576,7 @@ class Slab(Column):
         """Return whether so much is dead that a compaction pays, if `live` values are not."""
         # Values may differ in size, and a compaction copies what is live. So it has to wait until as many
         # bytes have been appended as the last one kept, or as many values have been dropped as are left.
-        dead, nbytes = len(self) - live, super().nbytes()
+        dead, nbytes = len(self) - live, self._layout.nbytes()
         if nbytes <= _SMALL:
             return False
         if self.fixed_width:
@@ -620,16 +590,18 @@ class Slab(Column):
         # Costs O(places, dead ones included), which amortises if it is done when the slab is `sparse`. A
         # MemoryError leaves the slab as it was.
         kept = np.flatnonzero(_mask(places, len(self)))
-        column = Column(self.type, self._memory)
+        values, layout = self._layout.array(), layout_of(self._layout.type, self._memory)
         try:
             for start in range(0, len(kept), _PIECE):  # a copy of all at once would need the room twice
-                column.append(self.take(kept[start : start + _PIECE]))
+                piece = values.take(pa.array(kept[start : start + _PIECE]))
+                layout.grow(piece)
+                layout.append(piece)
         except MemoryError:
-            column.clear()
+            layout.clear()
             raise
         self.clear()
-        self._layout = column._layout
-        self._kept, self._most = column.nbytes(), len(kept)
+        self._layout = layout
+        self._kept, self._most = layout.nbytes(), len(kept)
 
     def new_places(self, places: np.ndarray) -> np.ndarray:
         """Return where a compaction moves the values at `places`, in their order: shape (n,), int64."""
@@ -638,10 +610,10 @@ class Slab(Column):
 
     def nbytes(self) -> int:
         """Return the number of bytes in use, those of dead values included."""
-        return super().nbytes() + self._free.used
+        return self._layout.nbytes() + self._free.used
 
     def clear(self) -> None:
-        super().clear()
+        self._layout.clear()
         self._free.clear()
         self._kept = self._most = 0
 

@@ -26,7 +26,7 @@ from timerheap.async_io import (
     exception_type_predicate,
     has_exception_predicate,
 )
-from timerheap.async_io.element_queue import QueueElement
+from timerheap.async_io.operator import QueueElement
 
 
 async def feed(

@@ -7,18 +7,7 @@ from typing import Any
 import pytest
 
 from timerheap.async_io import StreamRecord, Watermark
-from timerheap.async_io.element_queue import (
-    ElementQueue,
-    OrderedQueue,
-    PendingElement,
-    QueueElement,
-    UnorderedQueue,
-)
-
-QUEUES: dict[str, type[ElementQueue[Any]]] = {
-    "ordered": OrderedQueue,
-    "unordered": UnorderedQueue,
-}
+from timerheap.async_io.operator import ElementQueue, PendingElement, QueueElement
 
 
 def to_json(elements: list[QueueElement]) -> list[list[Any]]:
@@ -26,7 +15,7 @@ def to_json(elements: list[QueueElement]) -> list[list[Any]]:
 
 
 def replay(trace: dict[str, Any]) -> None:
-    queue = QUEUES[trace["mode"]](trace["capacity"])
+    queue: ElementQueue[Any] = ElementQueue(trace["capacity"], trace["mode"] == "ordered")
     futures: dict[str, PendingElement[Any]] = {}
     for op in trace["ops"]:
         match op:

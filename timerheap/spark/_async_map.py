@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from timerheap._values import detached
 from timerheap.async_io import AsyncFunction, AsyncRetryStrategy, AsyncWaitOperator, StreamRecord
-from timerheap.async_io.element_queue import QueueElement
 from timerheap.async_io.function import as_async_function, finished
+from timerheap.async_io.operator import QueueElement
 from timerheap.functions import RuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_runner import row_source

@@ -47,7 +47,7 @@ from timerheap.windows import (
     WindowAssigner,
     WindowOperator,
 )
-from timerheap.windows.merging import MergingWindowSet
+from timerheap.windows.operator import MergingWindowSet
 from timerheap.windows.states import WindowStates
 
 LONG = Types.LONG()

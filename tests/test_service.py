@@ -14,7 +14,7 @@ from timerheap.flink import (
     ManualProcessingTimeService,
     SystemProcessingTimeService,
 )
-from timerheap.flink.simple_timer_service import SimpleTimerService
+from timerheap.flink.operators import SimpleTimerService
 
 LONG = 60  # seconds; a timeout that no test reaches
 

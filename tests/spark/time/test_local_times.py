@@ -30,7 +30,7 @@ from timerheap import (
 )
 from timerheap._values import ArrowTypes
 from timerheap.flink import InternalTimerService, ManualProcessingTimeService
-from timerheap.flink.simple_timer_service import SimpleTimerService
+from timerheap.flink.operators import SimpleTimerService
 from timerheap.spark._processors.spark_values import StructCodec
 from timerheap.spark._windows.partial_aggregates import PartialColumns, WindowSpec, input_column
 from timerheap.spark._windows.window_operator import _element_type

@@ -22,6 +22,9 @@ from timerheap.spark._sql.clauses import (
     name_of,
     named,
     nested_ranks,
+    orders_of,
+    over_call,
+    partition_and_order,
     parts_of,
     time_of,
     window_arguments,
@@ -43,7 +46,6 @@ from timerheap.spark._sql.nodes import (
     Table,
     Windowing,
 )
-from timerheap.spark._sql.over_clauses import over_call, partition_and_order
 from timerheap.spark._sql.over_columns import Frame, RowCall
 from timerheap.spark._sql.ranking import Order
 
@@ -449,14 +451,11 @@ def _ranked(
     partition = [name_of(node, "PARTITION BY") for node in over.args.get("partition_by") or []]
     if not set(WINDOW_COLUMNS[:2]) <= {source.bounds.get(name) for name in partition}:
         refuse(f"{written(over)} (a Top-N of all rows, not of windows)", PATTERN)
-    orders = tuple(
-        Order(text_of(one.this), bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
-        for one in order.expressions
-    )
     keys = tuple(name for name in partition if name not in source.bounds)
     if conditions:
         source = _projected(source, conditions, [exp.Star()])
-    return _with_rank(select, Ranked(source, function, alias.alias, keys, orders), alias)
+    rank = Ranked(source, function, alias.alias, keys, orders_of(order.expressions))
+    return _with_rank(select, rank, alias)
 
 
 def _first_of_keys(

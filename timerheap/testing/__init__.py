@@ -3,7 +3,6 @@
 It needs the package pyspark, but starts neither a JVM nor a session.
 """
 
-from timerheap.testing.group_contents import PendingTimer
-from timerheap.testing.process_tester import ProcessTester
+from timerheap.testing.process_tester import PendingTimer, ProcessTester
 
 __all__ = ["PendingTimer", "ProcessTester"]

@@ -32,8 +32,8 @@ from timerheap.spark._query import nullable_arrow_schema
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import run_key_group
 from timerheap.testing import PendingTimer, ProcessTester
-from timerheap.testing.group_contents import load_group, save_group
 from timerheap.testing.inputs import Inputs, columns_type, spark_xxhash64
+from timerheap.testing.process_tester import load_group, save_group
 
 READINGS = "sensor string, room string, degrees bigint, at bigint"
 LIMITS = "room string, limit bigint"

@@ -24,6 +24,28 @@ def test_promtool_takes_the_alerts() -> None:
         subprocess.run(["promtool", *command], cwd=DASHBOARD.parent, check=True)
 
 
+def test_grafana_knows_every_field_of_the_dashboard() -> None:
+    # Grafana's own types drop a field that they do not know.
+    plugins = pytest.importorskip("grafana_foundation_sdk.cog.plugins")
+    encoder = pytest.importorskip("grafana_foundation_sdk.cog.encoder")
+    models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    plugins.register_default_plugins()
+    written = json.loads(DASHBOARD.read_text())
+    read = json.loads(encoder.JSONEncoder().encode(models.Dashboard.from_json(written)))
+    assert known(written, read) == written
+    written["panels"][0]["titel"] = "misspelt"
+    assert known(written, read) != written
+
+
+def known(written: object, read: object) -> object:
+    """Return what was read, without what Grafana has added."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        return {name: known(value, read[name]) for name, value in written.items() if name in read}
+    if isinstance(written, list) and isinstance(read, list):
+        return [known(*pair) for pair in zip(written, read, strict=True)]
+    return read
+
+
 def test_prometheus_sees_a_running_query(spark: SparkSession, tmp_path: Path) -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     questions = {panel["title"]: panel["targets"][0]["expr"].replace("$query", ".*") for panel in panels}

@@ -5,8 +5,11 @@ and with gcc's coverage for a fuzzer, TIMERHEAP_DEBUG=1 for gdb.
 """
 
 import os
+import re
 import sys
+import tomllib
 from glob import glob
+from pathlib import Path
 
 import numpy
 from Cython.Build import cythonize
@@ -42,4 +45,19 @@ extension = Extension(
     extra_link_args=link_args,
 )
 
-setup(ext_modules=cythonize([extension], language_level=3))
+
+def readme():
+    """Return the README, whose links lead to the files of this version where the project is published."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = Path("README.md").read_text(encoding="utf-8")
+    source = project.get("urls", {}).get("Source")
+    if source is None:
+        return text
+    return re.sub(r"\]\((?!\w+:)", f"]({source}/blob/v{project['version']}/", text)
+
+
+setup(
+    ext_modules=cythonize([extension], language_level=3),
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+)

@@ -227,6 +227,15 @@ def check_wheels(dist: Path) -> str:
     return "auditwheel confirms the tag of each wheel, twine the metadata"
 
 
+def relative_links(dist: Path) -> list[str]:
+    """Return the links of the README, as the sdist shows it, that a package index cannot follow."""
+    (made,) = dist.glob("*.tar.gz")
+    with tarfile.open(made) as files:
+        shown = files.extractfile(f"{made.name.removesuffix('.tar.gz')}/PKG-INFO")
+        assert shown is not None
+        return re.findall(r"\]\((?!\w+:)([^)]*)\)", shown.read().decode())
+
+
 def core_tests(version: str, python: Path, dist: Path) -> str:
     """Run the tests that need the wheel and NumPy alone, on the built manylinux wheel."""
     folder = dist.parent / f"test-{version}"
@@ -261,6 +270,9 @@ def steps(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     dist = build(out / "first", builders, commit, epoch)
     yield "built", check_names(dist, chosen)
     yield "checked", check_wheels(dist)
+    if links := relative_links(dist):
+        where = "pyproject.toml must say [project.urls] Source"
+        yield "not done", f"{len(links)} links of the README lead nowhere on a package index: {where}"
     sbom(dist, *first)
     yield "SBOM", next(dist.glob("*.cdx.json")).name
     built = digests(dist)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
-EXTRAS = "spark,rocksdb,sketches,sql,inspect"
+EXTRAS = ",".join(PROJECT["project"]["optional-dependencies"])
 TOOLS = Path(sys.executable).parent
 
 
@@ -150,7 +150,7 @@ def wheel(python: Path, target: Target, source: Path, dist: Path, epoch: str) ->
 
 
 def sbom(dist: Path, version: str, python: Path) -> None:
-    """Write what an installation with all extras but Java consists of, with versions and licences."""
+    """Write what an installation with all extras consists of, with versions and licences."""
     folder = dist.parent / "sbom"
     made = environment(folder, python, f"{of_this_machine(dist, version)}[{EXTRAS}]", pip=False)
     to = dist / f"timerheap-{PROJECT['project']['version']}.cdx.json"

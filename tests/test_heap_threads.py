@@ -260,12 +260,15 @@ def interrupted(after, call, heap):
         signals.append(signum)
         raise KeyboardInterrupt
 
+    def wait():  # not a sleep: it does not see a signal that comes just before it
+        while not signals:
+            pass
+
     handler = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, after)
         call(heap)
-        while not signals:  # not a sleep: it does not see a signal that comes just before it
-            pass
+        wait()  # not the loop itself: CPython 3.13.0 lets an interrupt at its jump back escape from `try`
     except KeyboardInterrupt:  # Python ignores it in a finalizer
         pass
     finally:

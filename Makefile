@@ -39,7 +39,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs docs-site sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-object-store soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs docs-site sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -185,6 +185,26 @@ bench-processors: $(venv)/bench/.installed ## Stateful processors in timerheap b
 
 bench-nexmark: $(venv)/bench/.installed ## Nexmark's 23 queries beside Flink, on the same files
 	$(measured) -m nexmark --json out/nexmark.json $(ARGS)
+
+bench-choices: $(venv)/bench/.installed ## What settings are worth at 1,000 rows a second, from a row to its result
+	$(measured) bench/latency_choices.py --json out/latency_choices.json $(ARGS)
+
+bench-tight-memory: $(venv)/bench/.installed ## Key groups larger than the memory of their workers; needs root and cgroups
+	$(measured) bench/tight_memory.py --json out/tight_memory.json $(ARGS)
+
+# Shorter than each by itself, so that all end within two hours on two cores.
+bench-all: ## Every benchmark whose figures the documentation has, and then its tables
+	$(MAKE) bench
+	$(MAKE) bench-windows bench-asof bench-over bench-patterns bench-processors bench-skew ARGS=
+	$(MAKE) bench-latency bench-choices bench-tight-memory bench-realtime ARGS=
+	$(MAKE) bench-nexmark ARGS="--events 2000000"
+	$(MAKE) bench-kafka ARGS="--seconds 10 --rounds 1"
+	$(MAKE) bench-state ARGS="--standing 1e5 1e6"
+	$(MAKE) bench-peers ARGS="--sizes 1000000 --rounds 3"
+	$(MAKE) tables
+
+tables: ## Put the figures of out/ into the pages of the documentation and the README
+	$(PYTHON) bench/tables.py out
 
 bench-object-store: $(venv)/world-4.3/.installed ## Requests to an object store for each micro-batch, and their price
 	$(call installed,world-4.3,bench:tests/support) bench/object_store.py --json out/object_store.json $(ARGS)

@@ -146,7 +146,7 @@ def main() -> None:
                 print(f"{name:12}{n / took['seconds']:12,.0f}{jvm:12.2f}{python:15.2f}", flush=True)
             print(f"rows that differ: {differing(spark, flink, folder, root / 'flink rows')}", flush=True)
         flink.close()
-    write_json(options.json, figures)
+    write_json(options, figures)
 
 
 if __name__ == "__main__":

@@ -429,7 +429,7 @@ def main() -> None:
         ):
             result.append(process.submit(measure, keys, Path(scratch)).result())
         print(table(result[-1]), flush=True)
-        write_json(options.json, result)
+        write_json(options, result)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,13 @@ $ python bench/compare.py [--sizes N ...] [--rounds N] [--json FILE] [--plots FO
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from figures import write_json
 from operations import MEMORY, OPERATIONS, YARDSTICKS, Operation, copies_of, random, timers
 from peers.flink import Flink, find_jdk
 from plot import draw
@@ -78,18 +73,6 @@ def measure(sizes: list[int], rounds: int, flink: Flink | None) -> Iterator[Grou
         yield {"operation": "bytes a timer", "n": n, "unit": "bytes", "ours": ours, "peers": held}
 
 
-def machine() -> dict[str, Any]:
-    cpu = Path("/proc/cpuinfo")
-    models = [line for line in cpu.read_text().splitlines() if "model name" in line] if cpu.exists() else []
-    return {
-        "date": date.today().isoformat(),
-        "cpu": models[0].partition(": ")[2] if models else platform.processor(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6])
@@ -97,27 +80,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the figures go")
     parser.add_argument("--plots", type=Path, help="the folder where they are drawn")
     options = parser.parse_args()
-    result: dict[str, Any] = machine()
+    result: dict[str, Any] = {"groups": []}
     jdk = find_jdk()
     if jdk is None:
         print("Flink is left out: there is no JDK (no javac on the path, nor in JAVA_HOME).")
-    else:
-        version = subprocess.run([jdk / "java", "-version"], capture_output=True, text=True, check=True)
-        result["java"] = version.stderr.splitlines()[0]
     flink = Flink(Path("build/flink"), jdk) if jdk else None
     with closing(flink) if flink else nullcontext():
         if flink:
             for _ in range(WARM_UP):
                 for operation in OPERATIONS.values():
                     flink_ns(flink, 10**5, operation)
-        result["load_before"] = os.getloadavg()
-        result["groups"] = []
         for group in measure(options.sizes, options.rounds, flink):
             result["groups"].append(group)
-            result["load_after"] = os.getloadavg()
-            if options.json:  # each time: the last may take hours
-                options.json.parent.mkdir(exist_ok=True)
-                options.json.write_text(json.dumps(result, indent=1) + "\n")
+            write_json(options, result)  # each time: the last may take hours
     if options.plots:
         draw(result["groups"], options.plots)
     print(table(result["groups"]))

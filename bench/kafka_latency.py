@@ -454,9 +454,7 @@ def main() -> None:
                     done = measure(engine, variant, rate, arguments.seconds, topics, broker, work)
                     runs.append(done)
                     print(done, file=sys.stderr, flush=True)
-                    write_json(
-                        arguments.json, {"cores": os.cpu_count(), "seconds": arguments.seconds, "runs": runs}
-                    )
+                    write_json(arguments, {"runs": runs})
     print(table(runs))
 
 

@@ -305,7 +305,7 @@ def main() -> None:
                     print(f"{rate:,} rows a second, {name}: {of_rate[name]}", file=sys.stderr, flush=True)
     if result["arrivals"]:
         print(table(result))
-    write_json(arguments.json, result)
+    write_json(arguments, result)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ it counts, and its speed says nothing of S3's.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import threading
 import time
@@ -26,6 +25,7 @@ import processes
 import pyspark
 import streams
 from connectors import WITHOUT, connectors
+from figures import write_json
 from jars import jars
 from local_spark import FILES, STREAMING, start_spark
 from object_store import ObjectStore
@@ -283,10 +283,7 @@ def main() -> None:
                 print(case, flush=True)
         spark.stop()
     print(f"PySpark {pyspark.__version__}, {date.today()}", *shown(found), sep="\n\n")
-    if options.json:
-        figures = {"date": date.today().isoformat(), "pyspark": pyspark.__version__}
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures | {"cases": [asdict(case) for case in found]}, indent=1))
+    write_json(options, {"cases": [asdict(case) for case in found]})
 
 
 if __name__ == "__main__":

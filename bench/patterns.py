@@ -171,7 +171,7 @@ def main() -> None:
                         f"{name}, Flink", lambda clause=theirs: flink_job(flink, folder / "rows.csv", clause)
                     )
                 flink.close()
-    write_json(args.json, found)
+    write_json(args, found)
 
 
 if __name__ == "__main__":

@@ -94,4 +94,4 @@ def draw(groups: list[Group], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(json.loads(Path(sys.argv[1]).read_text())["groups"], Path(sys.argv[2]))
+    draw(json.loads(Path(sys.argv[1]).read_text())["figures"]["groups"], Path(sys.argv[2]))

@@ -191,7 +191,11 @@ def measure(
         query.stop()
     shutil.rmtree(scratch)
     return {
-        name: dict(zip(("seconds", "cpu"), map(statistics.median, zip(*found, strict=True)), strict=True))
+        name: {
+            "seconds": statistics.median(seconds for seconds, _ in found),
+            "cpu": statistics.median(spent := [cpu for _, cpu in found]),
+            "spread": [min(spent), max(spent)],
+        }
         for name, found in figures.items()
     }
 
@@ -249,7 +253,7 @@ def main() -> None:
                     )
                     result["jobs"][f"{name}, {style}"] = found
                     print(table(result), flush=True)
-    write_json(arguments.json, result)
+    write_json(arguments, result)
 
 
 if __name__ == "__main__":

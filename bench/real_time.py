@@ -231,7 +231,7 @@ def main() -> None:
             for case in cases:
                 figures.append(bench.run(*case))
                 print(*(f"{name}: {value}" for name, value in figures[-1].items()), sep="; ", flush=True)
-    write_json(options.json, {"epoch, s": options.epoch, "marks": MARKS, "cases": figures})
+    write_json(options, {"epoch, s": options.epoch, "marks": MARKS, "cases": figures})
 
 
 if __name__ == "__main__":

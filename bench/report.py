@@ -124,7 +124,7 @@ def table(groups: list[Group]) -> str:
 def groups_of(report: dict[str, Any]) -> list[Group]:
     """Return the groups in a file of either kind."""
     if "benchmarks" not in report:
-        return report["groups"]
+        return report["figures"]["groups"]
     groups: dict[tuple[str, int], Group] = {}
     for run in report["benchmarks"]:
         info = run["extra_info"]

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from figures import write_json
+
 from timerheap.flink import RocksDBTimerQueue, TimerQueue
 
 Timers = list[tuple[int, int, None]]
@@ -135,8 +137,7 @@ def main() -> None:
             report = hold(directory, arguments.resident)
         else:
             report = compare(directory, arguments.timers, arguments.rounds)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1))
+    write_json(arguments, report)
 
 
 if __name__ == "__main__":

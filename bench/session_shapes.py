@@ -112,7 +112,7 @@ def main() -> None:
             result[name] = measure(SHAPES[name], arguments.events, arguments.rounds, Path(directory))
         print(f"{name}: done", file=sys.stderr)
     print(table(result))
-    write_json(arguments.json, result)
+    write_json(arguments, result)
 
 
 if __name__ == "__main__":

@@ -162,6 +162,7 @@ def report(runs: dict[str, list[Run]], job: Job, rounds: int) -> dict[str, Any]:
         "variants": {
             variant: {
                 "rows_per_second": rates[variant],
+                "spread": [f(rate for done in all_ for rate in done.rates) for f in (min, max)],
                 **{f"to_{other}": rates[variant] / rates[other] for other in COMPARED if other in rates},
                 "fired": all_[0].fired,
                 "fired_at_the_end": all_[0].closing_fired,
@@ -216,7 +217,7 @@ def main() -> None:
         with spark_session(scratch / "spark.log", SETTINGS) as spark:
             result = measure(spark, job, arguments.variants, arguments.rounds, scratch)
     print(table(result))
-    write_json(arguments.json, result)
+    write_json(arguments, result)
 
 
 if __name__ == "__main__":

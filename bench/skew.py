@@ -338,7 +338,7 @@ def main() -> None:
                 f"{figure.written / 1e6:11.3f} {figure.peak / 1e6:8.0f}",
                 flush=True,
             )
-    write_json(arguments.json, figures)
+    write_json(arguments, figures)
 
 
 if __name__ == "__main__":

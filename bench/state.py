@@ -398,7 +398,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
             result["masters"][master] = measure(master, options, Path(scratch))
     print(table(result))
-    write_json(options.json, result)
+    write_json(options, result)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,26 @@
-"""Writes tables of docs/performance.md from the figures of benchmarks.
+"""Writes the tables of the documentation and of the README from the figures of benchmarks.
 
-Run as ``python bench/tables.py out`` after `make bench`, `bench-latency`, `bench-kafka` or `bench-nexmark`. A
-table is between ``<!-- NAME -->``, for out/NAME.json, and ``<!-- end -->``; those without a file stay as they
-are.
+Run as ``make tables`` after benchmarks. It takes those files out/NAME.json that have figures of a known
+benchmark into bench/results/, and writes what is between ``<!-- NAME -->`` and ``<!-- end -->`` in each page
+from bench/results/NAME.json, with the date, the machine, the versions, the rounds and the spread. A table
+without a file stays as it is. `tests/test_bench_tables.py` fails if a page and a file disagree.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
+from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/performance.md"
-MARKED = re.compile(r"<!-- (session_\w+|latency|kafka|nexmark) -->\n.*?<!-- end -->", re.DOTALL)
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 NAMES = {
     "columns": "timerheap, vectorized (`BatchProcessFunction`)",
     "columns-arrival": "the same in order of arrival",
@@ -90,22 +95,65 @@ def arrivals(rates: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-ENGINES = ("flink", "spark", "timerheap")
+READER = "q0"
+LITTLE = 0.15  # us an event: what is less, without the reader, has no ratio
 
 
 def nexmark(figures: dict[str, Any]) -> str:
-    """Return the queries as a table; the ratio is timerheap's, or Spark's where a query is plain Spark."""
-    labels = ("Flink", "Spark", "timerheap")
-    heads = [f"{label}, {what}" for what in ("events/s", "CPU") for label in labels]
-    lines = [f"| | {' | '.join(heads)} | CPU beside Flink | rows |", "|---" * 9 + "|"]
-    for name, found in figures.items():
-        engines = [found.get(engine) for engine in ENGINES]
-        cells = [f"{one['rate']:,.0f}" if one else "" for one in engines]
-        cells += [f"{one['cpu']:.2f} us" if one else "" for one in engines]
-        ours = found.get("timerheap") or found["spark"]
-        ratio = f"{ours['cpu'] / found['flink']['cpu']:.2f}x" if "flink" in found else ""
-        lines.append(f"| {name} | {' | '.join(cells)} | {ratio} | {found['rows']} |")
+    """Return CPU an event of each query, and how timerheap's is to the better one of Flink's two plans.
+
+    "After the start" is of events beyond the first 200,000; "without q0" is that minus the same of q0.
+    """
+    queries = figures["queries"]
+    heads = ["Flink, heap", "with mini-batches", "Flink, RocksDB", "with mini-batches", "timerheap"]
+    heads += ["beside heap", "beside RocksDB", "after the start", "without q0"]
+    heads += ["events/s, Flink", "timerheap", "events", "rows"]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    means: list[list[float]] = [[] for _ in range(4)]
+    reader = {side: _least(queries.get(READER, {}), side, "beyond") or 0.0 for side in ("heap", "timerheap")}
+    for name, found in queries.items():
+        columns = [found.get(column) for column in COLUMNS]
+        cells = [f"{one['cpu']:.2f} us" if one else "" for one in columns]
+        ratios: list[float | None] = [
+            _ratio(found, "heap", "cpu"),
+            _ratio(found, "rocksdb", "cpu"),
+            _ratio(found, "heap", "beyond"),
+            _ratio(found, "heap", "beyond", reader) if name != READER else None,
+        ]
+        for mean, ratio in zip(means, ratios, strict=True):
+            if ratio is not None and name != READER:
+                mean.append(max(ratio, 0.01))
+        cells += [f"{ratio:.2f}x" if ratio is not None else "" for ratio in ratios]
+        rates = [
+            max((one["rate"] for one in columns[:-1] if one), default=None),
+            columns[-1] and columns[-1]["rate"],
+        ]
+        cells += [*(f"{rate:,.0f}" if rate else "" for rate in rates), f"{found.get('events', 0):,}"]
+        lines.append(f"| {name} | {' | '.join(cells)} | {found.get('rows', '')} |")
+    cells = [f"**{prod(values) ** (1 / len(values)):.2f}x**" if values else "" for values in means]
+    lines.append(f"| geometric mean | {' | '.join([*[''] * len(COLUMNS), *cells, *[''] * 4])} |")
     return "\n".join(lines)
+
+
+COLUMNS = ("heap", "heap-mini", "rocksdb", "rocksdb-mini", "timerheap")
+
+
+def _least(found: dict[str, Any], side: str, what: str) -> float | None:
+    """Return the smallest figure of the columns of a side, such as "heap" and "heap-mini"."""
+    own = [found[one] for one in COLUMNS if one.partition("-")[0] == side and one in found]
+    return min((one[what] for one in own if what in one), default=None)
+
+
+def _ratio(found: dict[str, Any], side: str, what: str, less: dict[str, float] | None = None) -> float | None:
+    """Return timerheap's figure by that of a side; `less` is taken off both, if enough is left."""
+    ours, theirs = _least(found, "timerheap", what), _least(found, side, what)
+    if ours is None or theirs is None:
+        return None
+    if less:
+        ours, theirs = max(ours - less["timerheap"], 0.0), theirs - less[side]
+        if theirs < LITTLE:
+            return None
+    return ours / theirs
 
 
 KAFKA = {
@@ -147,20 +195,209 @@ def kafka(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-WRITERS = {"latency": latency, "kafka": kafka, "nexmark": nexmark}
+def _rates(found: dict[str, Any], labels: dict[str, str], rows: int) -> list[str]:
+    """Return a line for each variant: rows a second, and CPU a row."""
+    lines = []
+    for name, label in labels.items():
+        if (took := found.get(name)) is not None:
+            jvm, python = (
+                f"{took[side] * 1e6 / rows:.2f} us" if took[side] else "" for side in ("jvm", "python")
+            )
+            lines.append(f"| {label} | {rows / took['seconds']:,.0f} | {jvm} | {python} |")
+    return lines
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
+ASOF = {
+    "operator": {
+        "operator": "the operator alone, on one thread",
+        "duckdb": "DuckDB's `ASOF LEFT JOIN` of the same rows in memory, on one thread",
+    },
+    "batch": {
+        "timerheap": "`join_asof` of a batch, files of Parquet",
+        "spark": "Spark's union and `last(..., ignoreNulls)` over a window",
+        "duckdb": "DuckDB on the same files",
+        "polars": "Polars on the same files",
+    },
+    "stream": {
+        "timerheap": "`join_asof` of a stream",
+        "process_two": "the same join as a function of `process_two`",
+    },
+}
+OVER = {
+    "operator": {
+        "all, own": "the operator alone, on one thread",
+        "lag, own": "the same, `LAG` alone",
+        "sum, own": "the same, `SUM` alone",
+        "all, duckdb": "DuckDB on the same rows in memory, on one thread",
+        "lag, duckdb": "the same, `LAG` alone",
+        "sum, duckdb": "the same, `SUM` alone",
+    },
+    "batch": {
+        "timerheap": "`sql` on a batch, files of Parquet",
+        "spark": "Spark's own on the same batch",
+        "duckdb": "DuckDB on the same files",
+    },
+    "stream": {"timerheap": "`sql` on a stream"},
+}
+HEAD = ["| | rows a second | JVM | Python, or the library |", "|---" * 4 + "|"]
+
+
+def _three_ways(figures: dict[str, Any], labels: dict[str, dict[str, str]], arguments: dict[str, Any]) -> str:
+    lines = list(HEAD)
+    for kind, names in labels.items():
+        rows = arguments["events"] * (1 if kind == "stream" else arguments["batches"])
+        lines += _rates(figures.get(kind, {}), names, rows)
+    return "\n".join(lines)
+
+
+def asof_flink(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
+    labels = {"timerheap": "`join_asof` of a stream", "flink": "Flink's temporal join"}
+    return "\n".join([*HEAD, *_rates(figures, labels, arguments["events"] * arguments["batches"])])
+
+
+PATTERNS = {"fraud": "fraud", "V": "V", "A B+ C": "`A B+ C`", "silence": "silence"}
+
+
+def patterns(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
+    """Return the patterns of batches, and those beside Flink."""
+    names = {name: name for name in figures if not name.endswith((", CSV", ", Flink"))}
+    lines = [*HEAD, *_rates(figures, names, arguments["rows"])]
+    beside = [name.removesuffix(", CSV") for name in figures if name.endswith(", CSV")]
+    if beside:
+        lines += ["", "| the same lines of CSV | timerheap | Flink SQL |", "|---" * 3 + "|"]
+    for name in beside:
+        both = (figures[f"{name}, {side}"] for side in ("CSV", "Flink"))
+        cells = (f"{(one['jvm'] + one['python']) * 1e6 / arguments['rows']:.2f} us" for one in both)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def windows(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
+    """Return the shapes of windows beside Spark's own."""
+    lines = [
+        "| | Spark | timerheap | | CPU a row, Spark | timerheap, JVM | Python |",
+        "|---" * 7 + "|",
+    ]
+    rows = arguments["events"]
+    for shape, found in figures.items():
+        spark, ours = found["spark"], found["timerheap"]
+        rates = [rows / one["seconds"] for one in (spark, ours)]
+        ratio = rates[1] / rates[0]
+        cells = [f"{rate:,.0f}" for rate in rates] + [f"{ratio:.{0 if ratio > 10 else 1}f}x"]
+        cells += [f"{value * 1e6 / rows:.1f} us" for value in (spark["jvm"], ours["jvm"], ours["python"])]
+        lines.append(f"| {shape} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def processors(figures: dict[str, Any]) -> str:
+    """Return stateful processors beside Spark's own operator."""
+    rows = figures["rows"]
+    lines = ["| | Spark, CPU a row | timerheap, CPU a row | |", "|---" * 4 + "|"]
+    for name, found in figures["jobs"].items():
+        spark, ours = (found[side]["cpu"] * 1e6 / rows for side in ("spark", "timerheap"))
+        lines.append(f"| {name} | {spark:,.0f} us | {ours:,.0f} us | {spark / ours:.1f}x less |")
+    return "\n".join(lines)
+
+
+def latency_choices(figures: dict[str, Any]) -> str:
+    """Return what each choice of settings is worth."""
+    heads = ["timerheap, p50", "beside the first", "p99", "micro-batch", "cores", "`groupBy()`, p50", "p99"]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    base = next(iter(figures["choices"].values()))["timerheap"]["p50"]
+    for name, found in figures["choices"].items():
+        ours, theirs = found["timerheap"], found["groupBy"]
+        cells = [f"{ours['p50']:,.0f} ms", f"{ours['p50'] / base:.2f}x", f"{ours['p99']:,.0f} ms"]
+        cells += [f"{ours['batch']:,.0f} ms", f"{ours['cores']:.2f}"]
+        cells += [f"{theirs['p50']:,.0f} ms", f"{theirs['p99']:,.0f} ms"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def tight_memory(figures: dict[str, Any]) -> str:
+    """Return what micro-batches take with less memory than state."""
+    heads = ["memory", "keys of the rows", "micro-batch", "CPU, JVM", "Python", "pages read"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for found in figures["limits"]:
+        for name in ("hot", "cold"):
+            one = found[name]
+            cells = [f"{found['limit'] / 1e6:,.0f} MB, 1/{found['share']:g} of the files", name]
+            cells += [f"{one['seconds']:.2f} s", f"{one['jvm']:.2f} s", f"{one['python']:.2f} s"]
+            lines.append(f"| {' | '.join(cells)} | {one['faults']:,.0f} |")
+    return "\n".join(lines)
+
+
+WRITERS: dict[str, Any] = {
+    "latency": lambda figures, _: latency(figures),
+    "kafka": lambda figures, _: kafka(figures),
+    "nexmark": lambda figures, _: nexmark(figures),
+    "asof": lambda figures, arguments: _three_ways(figures, ASOF, arguments),
+    "over": lambda figures, arguments: _three_ways(figures, OVER, arguments),
+    "asof_flink": asof_flink,
+    "patterns": patterns,
+    "windows": windows,
+    "processors": lambda figures, _: processors(figures),
+    "latency_choices": lambda figures, _: latency_choices(figures),
+    "tight_memory": lambda figures, _: tight_memory(figures),
+    **{f"session_{name}": lambda figures, _: table(figures) for name in ("timeout", "20000", "100000")},
+}
+
+
+def measured(document: dict[str, Any]) -> str:
+    """Return when, where and with what the figures of a file were measured."""
+    about = document["about"]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    rounds = about["arguments"].get("rounds")
+    parts = [
+        f"{about['date']}, {about['machine']}, {about['memory']}, load {about['load']}",
+        versions,
+        f"`{about['program']}`",
+    ]
+    if rounds:
+        parts.append(f"medians of {rounds} round{'s' * (rounds != 1)}")
+    if spreads := sorted(_spreads(document["figures"])):
+        parts.append(f"the rounds of a figure are {median(spreads):.0%} apart, at most {spreads[-1]:.0%}")
+    return f"*{'; '.join(parts)}.*"
+
+
+def _spreads(figures: Any) -> Iterator[float]:
+    """Yield how far the rounds of each figure are apart, as a part of their middle."""
+    if isinstance(figures, dict):
+        if "spread" in figures:
+            low, high = figures["spread"]
+            if high:
+                yield (high - low) / ((high + low) / 2)
+        for value in figures.values():
+            yield from _spreads(value)
+
+
+def filled(text: str, folder: Path = RESULTS) -> str:
+    """Return a page with the tables of the files in a folder."""
 
     def written(mark: re.Match[str]) -> str:
         file = folder / f"{mark[1]}.json"
-        if not file.exists():
+        if mark[1] not in WRITERS or not file.exists():
             return mark[0]
-        write = WRITERS.get(mark[1], table)
-        return f"<!-- {mark[1]} -->\n\n{write(json.loads(file.read_text()))}\n\n<!-- end -->"
+        document = json.loads(file.read_text())
+        body = WRITERS[mark[1]](document["figures"], document["about"]["arguments"])
+        return f"<!-- {mark[1]} -->\n\n{body}\n\n{measured(document)}\n\n<!-- end -->"
 
-    PAGE.write_text(MARKED.sub(written, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return MARKED.sub(written, text)
+
+
+def pages() -> list[Path]:
+    """Return the pages that have tables."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in found if MARKED.search(page.read_text(encoding="utf-8"))]
+
+
+def main() -> None:
+    RESULTS.mkdir(exist_ok=True)
+    for file in map(Path, (path for folder in sys.argv[1:] for path in Path(folder).glob("*.json"))):
+        if file.stem in WRITERS:
+            shutil.copy(file, RESULTS)
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        page.write_text(filled(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from figures import write_json
 from flights import spark_session
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from usage import cpu
 
 SETTINGS = {"spark.sql.execution.arrow.maxBytesPerBatch": (1 << 31) - 1, "spark.sql.session.timeZone": "UTC"}
-Taken = dict[str, float]
+Taken = dict[str, Any]
 Variants = dict[str, tuple[Callable[[], object], int | None]]
 """Actions, with the process of the JVM if they run in one."""
 Write = Callable[[Path, int, int], None]
@@ -23,7 +24,7 @@ Batch = Callable[[SparkSession, Path, int], dict[str, Taken]]
 Stream = Callable[[SparkSession, Path, Path], dict[str, Taken]]
 
 
-def spent(action: Callable[[], object], jvm: int | None) -> dict[str, float]:
+def spent(action: Callable[[], object], jvm: int | None) -> Taken:
     """Return the seconds and the CPU seconds of an action, in this process if there is no JVM."""
     start, own = time.perf_counter(), time.process_time()
     before = None if jvm is None else cpu(jvm)
@@ -35,9 +36,11 @@ def spent(action: Callable[[], object], jvm: int | None) -> dict[str, float]:
     return {"seconds": seconds, "jvm": used.jvm, "python": used.python}
 
 
-def median(rounds: list[dict[str, float]]) -> dict[str, float]:
-    """Return the medians of each figure."""
-    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+def median(rounds: list[Taken]) -> Taken:
+    """Return the medians of each figure, and the smallest and the largest CPU."""
+    cpu = [one["jvm"] + one["python"] for one in rounds]
+    medians = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+    return medians | {"spread": [min(cpu), max(cpu)]}
 
 
 def in_turn(variants: Variants, rounds: int) -> dict[str, Taken]:
@@ -60,7 +63,7 @@ def compared(about: str, write: Write, operator: Batch, batch: Batch, stream: St
     parser.add_argument("--rounds", type=int, default=3, help="of the batch")
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
-    figures: dict[str, dict[str, dict[str, float]]] = {}
+    figures: dict[str, dict[str, Taken]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         write(root / "data", options.events, options.batches)
@@ -77,4 +80,4 @@ def compared(about: str, write: Write, operator: Batch, batch: Batch, stream: St
                     jvm, python = (took[side] * 1e9 / n for side in ("jvm", "python"))
                     rate = f"{n / took['seconds']:12,.0f}"
                     print(f"{kind:10}{name:16}{rate}{jvm:12,.0f}{python:15,.0f}", flush=True)
-    write_json(options.json, figures)
+    write_json(options, figures)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from figures import write_json
 from flights import spark_session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from three_ways import Taken, median
 from usage import cpu
 
 import timerheap.spark
@@ -89,9 +89,7 @@ def variants(slide: int, size: int) -> dict[str, Callable[[DataFrame], DataFrame
     return {"spark": by_spark(slide, size), WARM_UP: ours, "timerheap": ours}
 
 
-def run(
-    spark: SparkSession, slide: int, size: int, schema: str, data: Path, work: Path
-) -> dict[str, dict[str, float]]:
+def run(spark: SparkSession, slide: int, size: int, schema: str, data: Path, work: Path) -> dict[str, Taken]:
     """Run all variants in turn, micro-batch by micro-batch; return the medians of each without the first."""
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     queries, taken = {}, {}
@@ -112,11 +110,7 @@ def run(
             taken[name].append({"seconds": seconds, "jvm": spent.jvm, "python": spent.python})
     for running in queries.values():
         running.stop()
-    return {
-        name: {column: statistics.median(batch[column] for batch in batches[1:]) for column in batches[0]}
-        for name, batches in taken.items()
-        if name != WARM_UP
-    }
+    return {name: median(batches[1:]) for name, batches in taken.items() if name != WARM_UP}
 
 
 def main() -> None:
@@ -127,7 +121,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
-    figures: dict[str, dict[str, dict[str, float]]] = {}
+    figures: dict[str, dict[str, Taken]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         schema = write(root / "data", options.events, options.batches)
@@ -147,7 +141,7 @@ def main() -> None:
                     rate = f"{options.events / took['seconds']:12,.0f}{spark_seconds / took['seconds']:8.2f}x"
                     spent = [took[side] * 1e9 / options.events for side in ("jvm", "python")]
                     print(f"{shape:18}{name:10}{rate}{spent[0]:12,.0f}{spent[1]:15,.0f}", flush=True)
-    write_json(options.json, figures)
+    write_json(options, figures)
 
 
 if __name__ == "__main__":

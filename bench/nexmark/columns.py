@@ -1,4 +1,4 @@
-"""The queries that keep rows for each key: q18, q19 and q20, in the vectorized API.
+"""The queries that keep rows for each key: q3, q18, q19 and q20, in the vectorized API.
 
 A function sees all rows that a micro-batch has for its keys in one call, and emits what has changed: for
 Flink's update of a row, a new row with the same key. There are no retractions, since a Spark operator only
@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 import timerheap.spark
+from nexmark.generator import AUCTION, BID, PERSON
 from nexmark.streams import AUCTIONS, BIDS, bids
 from timerheap import BatchProcessFunction, Types, ValueStateDescriptor
 
@@ -90,52 +91,71 @@ def q19(events: DataFrame) -> DataFrame:
     )
 
 
-class BidsOfAuctions(BatchProcessFunction):
-    """Joins each bid with its auction, of which there is one row; bids that come before it wait for it."""
+class RowsOfOne(BatchProcessFunction):
+    """Joins each row `many` of a key with its row `one`; those that come before it wait for it.
 
-    def __init__(self, item: str, bid: str) -> None:
-        self.item_type, self.bid_type = item, bid
+    Rows of a key whose `one` is not `wanted` are dropped, and so is that row.
+    """
+
+    def __init__(self, one: str, many: str) -> None:
+        self.one_type, self.many_type = one, many
 
     def open(self, runtime_context: Any) -> None:
         self.wanted = runtime_context.get_state(ValueStateDescriptor("wanted", Types.BOOLEAN()))
-        self.item = runtime_context.get_state(ValueStateDescriptor("item", self.item_type))
-        self.early = runtime_context.get_state(ValueStateDescriptor("early", f"array<{self.bid_type}>"))
+        self.one = runtime_context.get_state(ValueStateDescriptor("one", self.one_type))
+        self.early = runtime_context.get_state(ValueStateDescriptor("early", f"array<{self.many_type}>"))
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Iterator[pa.RecordBatch]:
-        is_item = batch.column("item").is_valid().to_numpy(zero_copy_only=False)
-        items, begun = batch.column("item").filter(is_item), ctx.ids[is_item]
-        wanted = pc.equal(items.field("category"), 10).to_numpy(zero_copy_only=False)
+        is_many = batch.column("many").is_valid().to_numpy(zero_copy_only=False)
+        ones, begun = batch.filter(pa.array(~is_many)), ctx.ids[~is_many]
+        wanted = ones.column("wanted").to_numpy(zero_copy_only=False)
         self.wanted.update_many(begun, wanted)
-        self.item.update_many(begun[wanted], items.filter(wanted))
+        self.one.update_many(begun[wanted], ones.column("one").filter(wanted))
         waited = _flat(begun, self.early.values(begun))
-        self.early.update_many(begun, pa.nulls(len(begun), pa.list_(items.type)))
-        ids, bids_ = _joined(waited, (ctx.ids[~is_item], batch.column("bid").filter(~is_item)))
+        self.early.update_many(begun, pa.nulls(len(begun), pa.list_(waited[1].type)))
+        ids, many = _joined(waited, (ctx.ids[is_many], batch.column("many").filter(is_many)))
         known = self.wanted.values(ids)
         chosen = pc.fill_null(known, False).to_numpy(zero_copy_only=False)
-        yield pa.record_batch([self.item.values(ids[chosen]), bids_.filter(chosen)], names=["item", "bid"])
+        yield pa.record_batch([self.one.values(ids[chosen]), many.filter(chosen)], names=["one", "many"])
         unknown = known.is_null().to_numpy(zero_copy_only=False)
         keys = np.unique(ids[unknown])
         before = _flat(keys, self.early.values(keys))
-        self.early.update_many(*_lists(*_joined(before, (ids[unknown], bids_.filter(unknown)))))
+        self.early.update_many(*_lists(*_joined(before, (ids[unknown], many.filter(unknown)))))
+
+
+def _with_one(rows: DataFrame, key: str) -> DataFrame:
+    """Return the rows `one` and `many` that `RowsOfOne` joins."""
+    types = [_type(rows.schema[name].dataType) for name in ("one", "many")]
+    schema = rows.select("one", "many").schema
+    return timerheap.spark.process(rows, key=key, function=RowsOfOne(*types), output_schema=schema)
+
+
+def q3(events: DataFrame) -> DataFrame:
+    """Find who sells in category 10 in three states."""
+    kind = F.col("event_type")
+    rows = events.where((kind == PERSON) | ((kind == AUCTION) & (F.col("category") == 10))).select(
+        F.when(kind == PERSON, F.col("id")).otherwise(F.col("seller")).alias("person"),
+        F.col("state").isin("OR", "ID", "CA").alias("wanted"),
+        F.when(kind == PERSON, F.struct("name", "city", "state")).alias("one"),
+        F.when(kind == AUCTION, F.struct("id")).alias("many"),
+    )
+    return _with_one(rows, "person").select("one.name", "one.city", "one.state", "many.id")
 
 
 def q20(events: DataFrame) -> DataFrame:
     """Add to each bid its auction, if it is of category 10."""
-    is_bid = F.col("auction").isNotNull()
-    rows = events.where("auction is not null or expires is not null").select(
-        F.coalesce("auction", "id").alias("auction"),
-        F.when(~is_bid, F.struct(*AUCTIONS)).alias("item"),
-        F.when(is_bid, F.struct(*BIDS)).alias("bid"),
-    )
-    types = [_type(rows.schema[name].dataType) for name in ("item", "bid")]
-    joined = timerheap.spark.process(
-        rows, key="auction", function=BidsOfAuctions(*types), output_schema=rows.select("item", "bid").schema
+    kind = F.col("event_type")
+    rows = events.where(kind.isin(AUCTION, BID)).select(
+        F.when(kind == BID, F.col("auction")).otherwise(F.col("id")).alias("auction"),
+        (F.col("category") == 10).alias("wanted"),
+        F.when(kind == AUCTION, F.struct(*AUCTIONS)).alias("one"),
+        F.when(kind == BID, F.struct(*BIDS)).alias("many"),
     )
     bid = {"dateTime": "bid_dateTime", "extra": "bid_extra"}
-    item = {"dateTime": "auction_dateTime", "extra": "auction_extra"}
-    return joined.select(
-        *(F.col(f"bid.{name}").alias(bid.get(name, name)) for name in BIDS),
-        *(F.col(f"item.{name}").alias(item.get(name, name)) for name in AUCTIONS if name != "id"),
+    auction = {"dateTime": "auction_dateTime", "extra": "auction_extra"}
+    return _with_one(rows, "auction").select(
+        *(F.col(f"many.{name}").alias(bid.get(name, name)) for name in BIDS),
+        *(F.col(f"one.{name}").alias(auction.get(name, name)) for name in AUCTIONS if name != "id"),
     )
 
 

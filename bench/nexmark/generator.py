@@ -1,4 +1,4 @@
-"""The events of Nexmark, in NumPy: persons, auctions and bids, as CSV files that both engines read.
+"""The events of Nexmark, in NumPy: persons, auctions and bids, as Parquet files that both engines read.
 
 The formulas are those of the published generator (nexmark/nexmark on GitHub, itself from Apache Beam), with
 its default configuration. Its random numbers have no seed, so proportions, ranges and the shares of hot keys
@@ -13,7 +13,6 @@ row is a person two days later, who ends every window and every auction.
 
 from __future__ import annotations
 
-import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +20,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
+import pyarrow.parquet as pq
 
 PERSON, AUCTION, BID = 0, 1, 2  # event_type
 FIRST_ID = 1_000  # of persons and of auctions
 FIRST_CATEGORY, CATEGORIES = 10, 5
 DAY = 86_400_000
 SIDE_ROWS = 10_000  # of the bounded side input of q13
+ROW_GROUP = 100_000  # rows of a group of a Parquet file
 
 # Names as in the published tables; columns that two kinds share, and times in epoch milliseconds, stand once.
 SCHEMA = pa.schema(
@@ -264,32 +264,33 @@ class Generator:
 def write(
     directory: Path, events: int, per_file: int = 1_000_000, configuration: Configuration | None = None
 ) -> None:
-    """Write the events twice, as the same lines in the same order of time, and the side input of q13.
+    """Write the events twice, as the same rows in the same order of time, and the side input of q13.
 
     `directory`/spark has a file for each micro-batch. `directory`/flink has one for each of two readers, who
     take turns by the second: Flink reads the files of a folder in any order, and a file in its own.
     """
     made = Generator(configuration or Configuration())
-    options = pa.csv.WriteOptions(include_header=False, quoting_style="needed")
     for name in ("spark", "flink"):
         (directory / name).mkdir(parents=True)
     rows = "".join(f"{key},{key},1970-01-01 00:00:00\n" for key in range(SIDE_ROWS))
     (directory / "side_input.csv").write_text(rows)
     second = made.configuration.first_event_rate
-    readers = [(directory / "flink" / f"reader-{number}.csv").open("wb") for number in range(2)]
+    readers = [pq.ParquetWriter(directory / "flink" / f"reader-{n}.parquet", SCHEMA) for n in range(2)]
     for first in range(0, events, per_file):
-        end = min(events, first + per_file)
-        path = directory / "spark" / f"events-{first // per_file:05}.csv"
-        with path.open("wb") as file:
-            for at in range(first, end, second):
-                block = made.block(at, min(second, end - at))
-                if at + len(block) == events:
-                    block = pa.concat_tables([block, made.closing(events)])
-                lines = io.BytesIO()
-                pa.csv.write_csv(block, lines, options)
-                file.write(lines.getbuffer())
-                readers[at // second % 2].write(lines.getbuffer())
+        blocks = []
+        for at in range(first, min(events, first + per_file), second):
+            block = made.block(at, min(second, min(events, first + per_file) - at))
+            if at + len(block) == events:
+                block = pa.concat_tables([block, made.closing(events)])
+            blocks.append(block)
+        path = directory / "spark" / f"events-{first // per_file:05}.parquet"
+        pq.write_table(pa.concat_tables(blocks), path, row_group_size=ROW_GROUP)
         os.utime(path, (first // per_file,) * 2)  # Spark takes the oldest file first
+        for number, reader in enumerate(readers):
+            at = first // second + number
+            mine = blocks[at % 2 :: 2]
+            if mine:
+                reader.write_table(pa.concat_tables(mine), row_group_size=ROW_GROUP)
     for reader in readers:
         reader.close()
 

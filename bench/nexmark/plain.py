@@ -1,6 +1,7 @@
-"""The queries that Spark answers by itself: q0, q1, q2, q3, q10, q13, q14, q17, q21 and q22.
+"""The queries that Spark answers by itself: q0, q1, q2, q10, q13, q14, q17, q21 and q22.
 
-Each keeps no state but q3, a join of two streams, and q17, an aggregation that emits what has changed.
+Spark's SQL runs the published text of q0, q1, q2, q10 and q14 as it is. None keeps state but q17, an
+aggregation that emits what has changed.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from nexmark.generator import SIDE_ROWS
-from nexmark.streams import auctions, bids, persons
+from nexmark.streams import bids
+from nexmark.texts import in_spark
 
-_EUROS = "cast(0.908 * price as decimal(23, 3))"
 _PRICE_RANKS = {
     "rank1": "price < 10000",
     "rank2": "price >= 10000 and price < 1000000",
@@ -21,35 +22,22 @@ _PRICE_RANKS = {
 
 def q0(events: DataFrame) -> DataFrame:
     """Pass bids through."""
-    return bids(events).select("auction", "bidder", "price", "dateTime", "extra")
+    return in_spark(events, "q0")
 
 
 def q1(events: DataFrame) -> DataFrame:
     """Convert the price from dollars to euros."""
-    return bids(events).selectExpr("auction", "bidder", f"{_EUROS} as price", "dateTime", "extra")
+    return in_spark(events, "q1")
 
 
 def q2(events: DataFrame) -> DataFrame:
     """Select the bids on some auctions."""
-    return bids(events).where("mod(auction, 123) = 0").select("auction", "price")
-
-
-def q3(events: DataFrame) -> DataFrame:
-    """Find who sells in category 10 in three states; both sides are kept for ever, as in Flink."""
-    sold = auctions(events).where("category = 10").select("id", "seller")
-    people = (
-        persons(events)
-        .where("state in ('OR', 'ID', 'CA')")
-        .selectExpr("name", "city", "state", "id as person")
-    )
-    return sold.join(people, F.col("seller") == F.col("person")).select("name", "city", "state", "id")
+    return in_spark(events, "q2")
 
 
 def q10(events: DataFrame) -> DataFrame:
     """Write bids to files, by day and minute: the sink is partitioned by `dt` and `hm`."""
-    rows = q0(events)
-    parts = {"dt": F.date_format("dateTime", "yyyy-MM-dd"), "hm": F.date_format("dateTime", "HH:mm")}
-    return rows.withColumns(parts)
+    return in_spark(events, "q10")
 
 
 def q13(events: DataFrame) -> DataFrame:
@@ -62,13 +50,7 @@ def q13(events: DataFrame) -> DataFrame:
 
 def q14(events: DataFrame) -> DataFrame:
     """Compute the kind of the day and count a letter; the published function counts bytes, as this does."""
-    kind = """
-        case when hour(dateTime) >= 8 and hour(dateTime) <= 18 then 'dayTime'
-             when hour(dateTime) <= 6 or hour(dateTime) >= 20 then 'nightTime'
-             else 'otherTime' end as bidTimeType"""
-    letters = "cast(length(extra) - length(replace(extra, 'c', '')) as bigint) as c_counts"
-    chosen = bids(events).where("0.908 * price > 1000000 and 0.908 * price < 50000000")
-    return chosen.selectExpr("auction", "bidder", f"{_EUROS} as price", kind, "dateTime", "extra", letters)
+    return in_spark(events, "q14")
 
 
 def q17(events: DataFrame) -> DataFrame:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import DataStreamWriter
-from usage import cpu
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from usage import compiling, cpu
 
 from nexmark import columns, plain, spark_alone, streams, timers, windows
 
@@ -30,6 +31,7 @@ CLOCK = "q12"  # its windows are those of the clock
 
 SETTINGS = {
     "spark.driver.memory": "4g",
+    "spark.driver.extraJavaOptions": "-XX:-UseDynamicNumberOfCompilerThreads",  # see usage.compiling
     "spark.executorEnv.PYTHONPATH": Path(__file__).parents[1],
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,
@@ -41,7 +43,10 @@ class Run(NamedTuple):
 
     seconds: float  # of all its micro-batches, with planning and commit
     cpu: float  # CPU seconds of the JVM and all that it has started, from the query's start to its end
+    compilers: float  # the part of the JVM's just-in-time compilers
     python: float  # the workers' part
+    checkpoints: int  # one for each micro-batch
+    plan: list[str]  # the names of the operators, from the sink down
 
 
 def run(spark: SparkSession, query: Query, directory: Path, work: Path, into: Path | None = None) -> Run:
@@ -52,14 +57,22 @@ def run(spark: SparkSession, query: Query, directory: Path, work: Path, into: Pa
         writer = writer.partitionBy("dt", "hm").option("path", str(into)).format("csv")
     else:
         writer = writer.format("noop")
-    before = cpu(jvm)
+    before, compiled = cpu(jvm), compiling(jvm)
     # A clock would go on for ever: without this, it stops when all files are read.
     spark.conf.set(NO_DATA, query is not QUERIES[CLOCK])
     running = writer.trigger(availableNow=True).start()
     running.awaitTermination()
     spent = cpu(jvm).since(before)
-    seconds = sum(one.durationMs["triggerExecution"] for one in running.recentProgress) / 1000
-    return Run(seconds, sum(spent), spent.python)
+    compiled = compiling(jvm) - compiled
+    progress = running.recentProgress
+    seconds = sum(one.durationMs["triggerExecution"] for one in progress) / 1000
+    return Run(seconds, sum(spent), compiled, spent.python, len(progress), operators(running))
+
+
+def operators(query: StreamingQuery) -> list[str]:
+    """Return the names of the operators of the last micro-batch; of one in Python, its function's, too."""
+    text = query._jsq.explainInternal(False)
+    return re.findall(r"^[\s:|+-]*(?:\*\s?\(\d+\)\s*)?!?([A-Z]\w+(?: [a-z_]\w*(?=\())?)", text, re.M)
 
 
 def results(spark: SparkSession, query: Query, directory: Path, work: Path) -> DataFrame:

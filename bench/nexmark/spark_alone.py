@@ -1,4 +1,4 @@
-"""What plain Spark can say of the queries that timerheap answers: q5, q7, q8, q11, q18 and q20.
+"""What plain Spark can say of the queries that timerheap answers: q3, q5, q7, q8, q11, q18 and q20.
 
 They are here to be compared. The others need what Spark's streams do not have: distinct counts (q15, q16),
 the first rows of a group (q9, q19), an aggregation over them (q4, q6) and windows of processing time (q12).
@@ -10,6 +10,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from nexmark.streams import WATERMARK, auctions, bids, persons
+from nexmark.texts import in_spark
+
+
+def q3(events: DataFrame) -> DataFrame:
+    """Join two streams, both of which are kept for ever; the text is the published one."""
+    return in_spark(events, "q3")
 
 
 def q5(events: DataFrame) -> DataFrame:
@@ -57,11 +63,8 @@ def q18(events: DataFrame) -> DataFrame:
 
 
 def q20(events: DataFrame) -> DataFrame:
-    """Join two streams, both of which are kept for ever."""
-    sold = auctions(events).where("category = 10")
-    sold = sold.withColumnsRenamed({"dateTime": "auction_dateTime", "extra": "auction_extra"})
-    made = bids(events).withColumnsRenamed({"dateTime": "bid_dateTime", "extra": "bid_extra"})
-    return made.join(sold, F.col("auction") == F.col("id")).drop("id")
+    """Join two streams, both of which are kept for ever; the text is the published one."""
+    return in_spark(events, "q20")
 
 
 def _timed(events: DataFrame) -> DataFrame:

@@ -23,7 +23,7 @@ BIDS = ("auction", "bidder", "price", "channel", "url", "dateTime", "extra")
 def events(spark: SparkSession, directory: Path, batch: bool = False) -> DataFrame:
     """Return all events, as a stream with a micro-batch for each file, or as a batch DataFrame."""
     reader = spark.read if batch else spark.readStream.option("maxFilesPerTrigger", 1)
-    raw = reader.schema(_EVENTS).csv(str(directory))
+    raw = reader.schema(_EVENTS).parquet(str(directory))
     times = {"dateTime": F.timestamp_millis("ms"), "expires": F.timestamp_millis("expires_ms")}
     return raw.withColumns(times).drop("ms", "expires_ms")
 

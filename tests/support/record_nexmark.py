@@ -14,7 +14,9 @@ from pathlib import Path
 from flights import spark_session
 from nexmark import compare, streams
 from nexmark import spark as on_spark
-from nexmark.flink import QUERIES, VERSION, Flink
+from nexmark.flink import VERSION, Flink
+from nexmark.parquet import parquet_jars
+from nexmark.texts import QUERIES
 
 FILE = Path(__file__).parents[1] / "spark" / "data" / "nexmark.json"
 
@@ -24,7 +26,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         compare.write_small(directory)
-        flink = Flink("2g")
+        flink = Flink("2g", more=parquet_jars())
         with spark_session(directory / "spark.log", on_spark.SETTINGS) as spark:
             events = streams.events(spark, directory / "spark", batch=True)
             for name in QUERIES:

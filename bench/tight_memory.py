@@ -1,0 +1,160 @@
+"""Key groups that are larger than the memory of their Python workers: what a micro-batch takes.
+
+Run as root: ``make bench-tight-memory ARGS="--keys 8e6 --shares 1 2 4"``. The job is that of capacity.py.
+When the state is built, its live files leave the page cache, and the daemon of the Python workers moves into
+a cgroup of memory (v1 or v2), whose limit is the size of the files divided by a share. The page cache of the
+mapped files counts there; the JVM stays outside. Then micro-batches of 10,000 rows follow, of keys that are
+all equally likely (cold), or of one hundredth of the keys (hot).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from capacity import PARTITIONS, ROWS_A_BATCH, SOME, SPAN, Job, end_workers, jvm, on_disk
+from figures import write_json
+from flights import spark_session
+from processes import python_daemons, python_workers
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from state import tell
+from usage import cpu
+
+ROOT = Path("/sys/fs/cgroup")
+HOT = 100  # one key in so many is hot
+
+
+@contextmanager
+def limited(daemons: list[int], limit: int) -> Iterator[Path]:
+    """Put processes, and those that they start, into a cgroup whose memory has a limit; yield its folder."""
+    old = (ROOT / "memory").exists()  # v1
+    parent = ROOT / "memory" if old else ROOT
+    if not old:
+        (ROOT / "cgroup.subtree_control").write_text("+memory")
+    group = parent / f"timerheap-{os.getpid()}"
+    group.mkdir()
+    (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(limit))
+    for daemon in daemons:
+        (group / "cgroup.procs").write_text(str(daemon))
+    try:
+        yield group
+    finally:
+        for process in (group / "cgroup.procs").read_text().split():
+            (parent / "cgroup.procs").write_text(process)
+        group.rmdir()
+
+
+def pages_read(group: Path) -> int:
+    """Return how many faults of a cgroup have read a page from the disk."""
+    lines = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return int(lines["pgmajfault"])
+
+
+def forget(files: list[Path]) -> None:
+    """Write files to the disk, and drop their pages from the cache; no process may map them."""
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def steps(job: Job, spark: SparkSession, keys: np.ndarray, batches: int, group: Path) -> dict[str, Any]:
+    """Run micro-batches of rows of these keys, and return medians of what each takes."""
+    took: list[tuple[float, float, float, int]] = []
+    for number in range(batches):
+        rows = np.random.default_rng(number + job.batches).choice(keys, SOME, replace=False, shuffle=False)
+        before, faults = cpu(jvm(spark)), pages_read(group)
+        progress = job.batch(rows, job.batches * SPAN)
+        used = cpu(jvm(spark)).since(before)
+        seconds = progress["durationMs"]["triggerExecution"] / 1000
+        took.append((seconds, used.jvm, used.python, pages_read(group) - faults))
+        tell(f"  {took[-1]}")
+    names = ("seconds", "jvm", "python", "faults")
+    found: dict[str, Any] = {
+        name: statistics.median(values) for name, values in zip(names, zip(*took, strict=True), strict=True)
+    }
+    return found | {"spread": [min(took)[0], max(took)[0]]}
+
+
+def measure(keys: int, shares: list[float], batches: int, scratch: Path) -> dict[str, Any]:
+    """Build the state of so many keys, and return what micro-batches take under each limit."""
+    for module in ("state", "capacity"):
+        cloudpickle.register_pickle_by_value(sys.modules[module])
+    settings = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "3g",
+        "spark.local.dir": scratch / "local",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": ROWS_A_BATCH,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": PARTITIONS,
+    }
+    with spark_session(scratch / "spark.log", settings) as spark:
+        job = Job(spark, keys, scratch / "job")
+        job.start()
+        begun = time.monotonic()
+        for first in range(0, keys, ROWS_A_BATCH):
+            job.batch(np.arange(first, min(first + ROWS_A_BATCH, keys)), job.batches * SPAN)
+        job.batch(np.arange(1), job.batches * SPAN)  # the rows before are no longer waiting
+        size = on_disk({path.parent for path in job.live_files()})
+        tell(f"{keys:,} keys built in {time.monotonic() - begun:.0f} s: {size / 1e9:.2f} GB")
+        result: dict[str, Any] = {"keys": keys, "rows": SOME, "batches": batches, "files": size, "limits": []}
+        some = np.random.default_rng(1).choice(keys, keys // HOT, replace=False)
+        for share in shares:
+            end_workers(spark)
+            forget(job.live_files())
+            limit = int(size / share)
+            daemons = python_daemons(jvm(spark))
+            with limited(daemons, limit) as group:
+                found: dict[str, Any] = {"share": share, "limit": limit}
+                for name, chosen in (("cold", np.arange(keys)), ("hot", some)):
+                    tell(f"a limit of {limit / 1e6:,.0f} MB, {name}")
+                    found[name] = steps(job, spark, chosen, batches, group)
+                    assert all(child in group_of(group) for child in python_workers(jvm(spark)))
+                end_workers(spark)
+            result["limits"].append(found)
+        job.query.stop()  # type: ignore[union-attr]
+    return result
+
+
+def group_of(group: Path) -> set[int]:
+    return set(map(int, (group / "cgroup.procs").read_text().split()))
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the figures as text."""
+    lines = [f"{result['keys']:,} keys, {result['files'] / 1e9:.2f} GB of live files"]
+    for found in result["limits"]:
+        for name in ("cold", "hot"):
+            one = found[name]
+            lines.append(
+                f"{found['limit'] / 1e6:8,.0f} MB {name:5}{one['seconds']:8.2f} s, JVM {one['jvm']:.2f} s, "
+                f"Python {one['python']:.2f} s, {one['faults']:9,.0f} pages read"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--keys", type=lambda n: int(float(n)), default=8_000_000)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 2, 4])
+    parser.add_argument("--batches", type=int, default=6, help="micro-batches of each kind")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
+        result = measure(options.keys, options.shares, options.batches, Path(scratch))
+    print(table(result))
+    write_json(options, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The tables of the pages are those that bench/tables.py makes from the figures in bench/results/."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+
+
+@pytest.fixture(scope="module")
+def tables():
+    spec = importlib.util.spec_from_file_location("tables", BENCH / "tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pages_have_the_figures_of_the_files(tables):
+    wrong = []
+    for page in tables.pages():
+        text = page.read_text(encoding="utf-8")
+        if tables.filled(text) != text:
+            wrong.append(page.name)
+    assert not wrong, "run make tables"
+
+
+def test_each_file_is_in_a_page(tables):
+    texts = "".join(page.read_text(encoding="utf-8") for page in tables.pages())
+    unused = [file.name for file in tables.RESULTS.glob("*.json") if f"<!-- {file.stem} -->" not in texts]
+    assert not unused
+
+
+ABOUT = {
+    "date": "2026-11-27 18:00 UTC",
+    "machine": "2 cores of EPYC",
+    "memory": "23 GB",
+    "load": 3.5,
+    "program": "nexmark",
+    "arguments": {"rounds": 3},
+    "versions": {"CPython": "3.11.7"},
+}
+
+
+def figure(cpu, rate=1000):
+    return {"cpu": cpu, "beyond": cpu, "rate": rate, "spread": [cpu * 0.9, cpu * 1.1]}
+
+
+def test_nexmark_is_compared_with_the_better_plan_with_and_without_the_reader(tables, tmp_path):
+    queries = {
+        "q0": {"heap": figure(1.0), "timerheap": figure(0.5), "rows": "equal"},
+        "q4": {
+            "heap": figure(5.0),
+            "heap-mini": figure(4.0),
+            "rocksdb": figure(8.0),
+            "rocksdb-mini": figure(10.0),
+            "timerheap": figure(2.0),
+            "rows": "equal",
+        },
+        "q6": {"timerheap": figure(2.0), "rows": "equal"},
+    }
+    document = {"about": ABOUT, "figures": {"queries": queries}}
+    (tmp_path / "nexmark.json").write_text(json.dumps(document))
+    lines = tables.filled("<!-- nexmark -->\nold\n<!-- end -->\nafter", tmp_path).splitlines()
+    row = {
+        line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in lines
+        if "|" in line
+    }
+    assert row["q0"][5:9] == ["0.50x", "", "0.50x", ""]
+    assert row["q4"][5:9] == ["0.50x", "0.25x", "0.50x", "0.50x"]
+    assert row["q6"][5:9] == ["", "", "", ""]
+    assert row["geometric mean"][5:9] == ["**0.50x**", "**0.25x**", "**0.50x**", "**0.50x**"]
+    assert "medians of 3 rounds" in lines[-4]
+    assert "20%" in lines[-4]
+    assert lines[-1] == "after"
+
+
+def test_a_table_without_a_file_stays(tables, tmp_path):
+    text = "<!-- nexmark -->\nold\n<!-- end -->"
+    assert tables.filled(text, tmp_path) == text

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from inspect import signature
+from io import BufferedReader
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -20,6 +21,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import Column, DataFrame, GroupedData, Row, SparkSession, conversion
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas import types
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -418,6 +420,32 @@ def type_of_state(state: GroupState) -> StructType:
 def forget_timeout(state: GroupState) -> None:
     """Have a group without a timeout, which Spark's own methods cannot set."""
     state._timeout_timestamp = state.NO_TIMESTAMP
+
+
+class TaskInput:
+    """The stream of a task of ``mapInArrow`` whose function has this, and reads the stream itself.
+
+    Otherwise PySpark reads it, in a thread of its own. The stream is known after ``mapInArrow`` has given the
+    function its batches, none of which are there then.
+    """
+
+    stream: BufferedReader
+
+    def __reduce__(self) -> tuple[Callable[[], TaskInput], tuple[()]]:
+        return _task_input, ()
+
+
+def _task_input() -> TaskInput:
+    """Return the input of the task whose function is read, the next stream that PySpark begins to load."""
+    found, load = TaskInput(), ArrowStreamSerializer.load_stream
+
+    def none(_: ArrowStreamSerializer, stream: BufferedReader) -> Iterator[pa.RecordBatch]:
+        ArrowStreamSerializer.load_stream = load  # type: ignore[method-assign]
+        found.stream = stream
+        return iter(())
+
+    ArrowStreamSerializer.load_stream = none  # type: ignore[method-assign,assignment]
+    return found
 
 
 class StateClient:

@@ -33,11 +33,10 @@ from timerheap.flink import InternalTimerService, ManualProcessingTimeService
 from timerheap.flink.operators import SimpleTimerService
 from timerheap.spark._processors.spark_values import StructCodec
 from timerheap.spark._windows.partial_aggregates import PartialColumns, WindowSpec, input_column
-from timerheap.spark._windows.window_operator import _element_type
 from timerheap.testing import ProcessTester
 from timerheap.tvf import GlobalWindowAggregate, TumblingSliceAssigner
 from timerheap.tvf.aggregates import PythonAggregate
-from timerheap.types import arrow_type
+from timerheap.types import LOCAL, arrow_type
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia"]
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -223,7 +222,7 @@ def test_python_aggregates_and_window_contents_keep_the_pass(hour: int, zone: An
     assert stored.column(stored.num_columns - 1).to_pylist() == [{"a": [moment]}]
     *_, (kept,) = columns.from_arrow(stored).fields
     assert exact(kept) == exact({"a": [at]})
-    elements = _element_type(pa.schema([("at", pa.timestamp("us", "UTC"))]))
+    elements = pa.struct([("at", pa.timestamp("us", LOCAL))])
     codec = ArrowTypes(Row, Row).codec(elements, "an element")
     assert exact(codec.decode(codec.encode((at,)))) == exact((at,))
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from timerheap.spark._exchange.placement import label_of
 
 _HEAD = struct.Struct("<qq")  # the largest event time, and the number of rows
-_SCHEMA = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
+MESSAGE = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
 
 
 class Seen(NamedTuple):
@@ -36,7 +36,7 @@ def burst(
         pa.array(np.full(len(partitions), sequence)),
         pa.array([head + frames.get(partition, b"") for partition in partitions], pa.binary()),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE)
 
 
 def opened(messages: Iterable[tuple[int, bytes]]) -> tuple[list[tuple[int, bytes]], dict[str, Seen]]:

@@ -47,6 +47,17 @@ def sources_of(folder: str, run: int) -> str:
     return f"{folder}/runs/{run}.sources"
 
 
+def location_of(task: Any) -> str:
+    """Return the URI of the folder of the state, from the setting of a task."""
+    location = task.getLocalProperty(LOCATION)
+    if not location:
+        raise ValueError(
+            "a query with real_time must be started with timerheap.spark.start_real_time(), got one that "
+            "was started otherwise: its state would have no place"
+        )
+    return str(location)
+
+
 class _Announced:
     """Holds back event times in the first epoch until each task of the source has been heard of.
 
@@ -91,12 +102,7 @@ class Epoch:
 
     def __init__(self, query: Query, operator: str, mail: Mail) -> None:
         task: Any = TaskContext.get()
-        location = task.getLocalProperty(LOCATION)
-        if not location:
-            raise ValueError(
-                "a query with real_time must be started with timerheap.spark.start_real_time(), got one that "
-                "was started otherwise: its state would have no place"
-            )
+        location = location_of(task)
         files, folder = fs.FileSystem.from_uri(location)
         partition, epoch = task.partitionId(), int(task.getLocalProperty("streaming.sql.batchId") or 0)
         self._query, self._mail = query, mail

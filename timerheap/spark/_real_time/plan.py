@@ -11,16 +11,17 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from timerheap.spark._columns import PACKED
-from timerheap.spark._compat import refuse_connect
+from timerheap.spark._compat import TaskInput, refuse_connect
 from timerheap.spark._exchange.packer import Packer
 from timerheap.spark._plan.arguments import map_batches
 from timerheap.spark._plan.build import Start, hashed, planned
 from timerheap.spark._plan.outputs import results_of, with_side_column
 from timerheap.spark._plan.progress import mail
 from timerheap.spark._query import Query, TimeColumn
+from timerheap.spark._real_time.arrivals import PUSH
 from timerheap.spark._real_time.beginning import Beginning, beginnings
 from timerheap.spark._real_time.epoch import SOURCE
-from timerheap.spark._real_time.stages import PUSH, RealTimeOperator, RealTimePacker
+from timerheap.spark._real_time.stages import RealTimeOperator, RealTimePacker
 from timerheap.spark._settings import check_real_time, is_encrypted
 
 
@@ -42,12 +43,15 @@ def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFra
         null_time=query.null_time,
         max_parallelism=query.max_parallelism,
     )
-    first = RealTimePacker(packer, by_source, query.watermarks[0].max_ahead is None)
-    blobs = map_batches(_pushed(hashed(df, query.key)), first, PACKED)
+    rows = hashed(df, query.key)
+    first = RealTimePacker(
+        packer, TaskInput(), rows.columns, by_source, query.watermarks[0].max_ahead is None
+    )
+    blobs = map_batches(_pushed(rows), first, PACKED)
     moved = _pushed(blobs.repartition(placement.partitions, "label"))
     result_type = with_side_column(query)
     letters = mail(df.sparkSession)
-    operator = RealTimeOperator(query, result_type, letters, uuid.uuid4().hex)
+    operator = RealTimeOperator(query, TaskInput(), result_type, letters, uuid.uuid4().hex)
     if start is not None:
         beginnings[operator.name] = Beginning(query, start.partitions(query, letters, rehearsal, group))
     result = moved.mapInArrow(operator, result_type)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -16,20 +13,18 @@ from pyspark.sql.types import StructType
 
 from timerheap.spark._arrow import event_millis
 from timerheap.spark._columns import AHEAD
-from timerheap.spark._compat import to_arrow_schema
+from timerheap.spark._compat import TaskInput, to_arrow_schema
 from timerheap.spark._exchange.codec import frames_of, key_hashes
 from timerheap.spark._exchange.packer import Packer
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._query import Query
-from timerheap.spark._real_time.bursts import burst
-from timerheap.spark._real_time.epoch import Epoch
+from timerheap.spark._real_time.arrivals import Arrivals
+from timerheap.spark._real_time.bursts import MESSAGE, burst
+from timerheap.spark._real_time.epoch import Epoch, location_of
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.operator import reported
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.strategy import MAX_AHEAD
-
-PUSH = "push"
-"""The column that tells a row from the copy behind it, which makes Spark send it."""
 
 OPERATOR = "real_time_"
 """What the name of an operator in a plan begins with."""
@@ -37,69 +32,35 @@ OPERATOR = "real_time_"
 _LONG = 3600.0
 
 
-class Arrivals:
-    """The batches of an iterator that waits, read by a thread of its own."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._queue: SimpleQueue[Any] = SimpleQueue()
-        self._ended = False
-        Thread(target=self._read, args=(batches,), daemon=True).start()
-
-    def _read(self, batches: Iterator[pa.RecordBatch]) -> None:
-        put = self._queue.put
-        try:
-            for batch in batches:
-                put(batch)
-            put(None)
-        except BaseException as error:
-            put(error)
-
-    def take(self, timeout: float) -> list[pa.RecordBatch] | None:
-        """Return the batches that have arrived, at least one unless the time is over; None at the end."""
-        found: list[pa.RecordBatch] = []
-        with suppress(Empty):
-            while not self._ended:
-                item = self._queue.get(block=not found, timeout=timeout)
-                if isinstance(item, BaseException):
-                    raise item
-                if item is None:
-                    self._ended = True
-                else:
-                    found.append(item)
-        return found if found or not self._ended else None
-
-
-def pushed(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the batches, of one row each, without the copies that pushed them out of Spark."""
-    return [batch for batch in batches if not batch.column(PUSH)[0].as_py()]
-
-
 @dataclass(frozen=True)
 class RealTimePacker:
     """The first stage: sends rows by partition as soon as they come, and with them their event times.
 
+    input: of the task, with columns of these names
     by_source: whether each task is a channel of its own; in the first epoch it announces itself, so that it
         holds the watermark back before its first row
     guarded: whether times of more than a day ahead of the clock do not count
     """
 
     packer: Packer
+    input: TaskInput
+    names: list[str]
     by_source: bool
     guarded: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task: Any = TaskContext.get()
         placement, sequence = Placement.running(self.packer.max_parallelism), task.partitionId() << 32
-        arrivals = Arrivals(batches)
+        location_of(task)  # without it, rows do not come one by one
+        arrivals = Arrivals(self.input, self.names, batches)
         timed = self.packer.event_time is not None
         if self.by_source and timed and task.getLocalProperty("streaming.sql.batchId") == "0":
             yield burst({}, range(placement.used), sequence, MIN_WATERMARK, 1)
         while (found := arrivals.take(_LONG)) is not None:
-            rows = [batch.drop_columns([PUSH]) for batch in pushed(found)]
             if not self.by_source:
-                yield from self.packer(iter(rows))
-            elif rows:
-                yield self._burst(pa.concat_batches(rows), placement, sequence)
+                yield from self.packer(iter(found))
+            for rows in found if self.by_source else ():
+                yield self._burst(rows, placement, sequence)
 
     def _burst(self, rows: pa.RecordBatch, placement: Placement, sequence: int) -> pa.RecordBatch:
         packer, newest = self.packer, MIN_WATERMARK
@@ -127,6 +88,7 @@ class RealTimeOperator:
     """The second stage: runs the key groups of a partition as rows come."""
 
     query: Query
+    input: TaskInput
     result_type: StructType
     mail: Mail
     name: str  # that tells the operator from others
@@ -137,16 +99,19 @@ class RealTimeOperator:
         return f"{OPERATOR}{self.name}"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        arrivals = Arrivals(batches)
+        arrivals = Arrivals(self.input, MESSAGE.names, batches)
         with reported():
             epoch = Epoch(self.query, self.name, self.mail)
             schema = to_arrow_schema(self.result_type)
             while (found := arrivals.take(epoch.pause())) is not None:
-                packed = (
-                    (batch.column("sequence")[0].as_py(), batch.column("blob")[0].as_py())
-                    for batch in pushed(found)
-                )
-                results = epoch.step(list(packed))
+                packed = [
+                    message
+                    for rows in found
+                    for message in zip(
+                        rows.column("sequence").to_pylist(), rows.column("blob").to_pylist(), strict=True
+                    )
+                ]
+                results = epoch.step(packed)
                 if results.num_rows:
                     yield from results.cast(schema).to_batches()
             epoch.end()

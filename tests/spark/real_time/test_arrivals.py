@@ -1,0 +1,124 @@
+"""Rows off a stream that Spark writes piece by piece, beside the rows that were written."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from io import BufferedReader
+from threading import Thread
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+
+from timerheap.spark._compat import TaskInput
+from timerheap.spark._real_time.arrivals import Arrivals
+
+NAMES = ["number", "text"]
+TYPE = pa.struct([("c0", pa.int64()), ("c1", pa.string()), ("push", pa.int32())])
+BEHIND = b"what PySpark reads"
+LONG = 30.0
+
+
+def stream_of(rows: list[tuple[int, str | None]], copies: tuple[int, ...] = (0, 1)) -> bytes:
+    """Rows as Spark sends them: each in a batch of its own, with a copy behind it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([("_0", TYPE)])) as writer:
+        for number, text in rows:
+            for push in copies:
+                column = pa.array([{"c0": number, "c1": text, "push": push}], TYPE)
+                writer.write_batch(pa.record_batch([column], ["_0"]))
+    return sink.getvalue().to_pybytes()
+
+
+@contextmanager
+def connected(taken: bytes = b"") -> Iterator[tuple[socket.socket, Arrivals, BufferedReader]]:
+    """The end that writes, and the rows of the other one, of which PySpark has read some for its buffer."""
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs), theirs.makefile("rb") as stream:
+        ours.sendall(b"x" + taken)
+        assert stream.read(1) == b"x"
+        task = pickle.loads(pickle.dumps(TaskInput()))
+        batches = ArrowStreamSerializer().load_stream(stream)
+        yield ours, Arrivals(task, NAMES, batches), stream
+
+
+def taken(arrivals: Arrivals) -> list[tuple[int, str | None]]:
+    """All rows until the end."""
+    rows: list[tuple[int, str | None]] = []
+    while (found := arrivals.take(LONG)) is not None:
+        for batch in found:
+            assert batch.schema.names == NAMES
+            rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_come_however_the_stream_is_cut(seed: int) -> None:
+    draw = random.Random(seed)
+    rows = [(n, draw.choice([None, "", "text" * draw.randrange(2_000)])) for n in range(draw.randrange(300))]
+    data, at = stream_of(rows) + BEHIND, 0
+    pieces = []
+    while at < len(data):
+        size = draw.choice([1, 4, 8, 100, 10_000, 1_000_000])
+        pieces.append(data[at : at + size])
+        at += size
+    before = pieces.pop(0) if draw.random() < 0.5 and len(pieces[0]) <= 10_000 else b""
+
+    with connected(before) as (ours, arrivals, stream):
+        writer = Thread(target=lambda: [ours.sendall(piece) for piece in pieces])
+        writer.start()
+        assert taken(arrivals) == rows
+        assert arrivals.take(LONG) is None
+        assert stream.read(len(BEHIND)) == BEHIND
+        writer.join()
+
+
+def test_rows_that_wait_come_together() -> None:
+    rows = [(n, str(n)) for n in range(50)]
+    data = stream_of(rows)
+    with connected(data) as (_, arrivals, _stream):
+        found = arrivals.take(LONG)
+    assert found is not None
+    assert [batch.num_rows for batch in found] == [50]
+
+
+def test_a_time_without_rows_ends() -> None:
+    with connected() as (ours, arrivals, _):
+        assert arrivals.take(0.01) == []
+        ours.sendall(stream_of([]))
+        assert taken(arrivals) == []
+
+
+def test_a_closed_stream_is_an_error_and_not_an_end() -> None:
+    data = stream_of([(1, "a")])
+    with connected() as (ours, arrivals, _):
+        ours.sendall(data[:-8])
+        assert arrivals.take(LONG)
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(EOFError, match="Spark has closed the input"):
+            arrivals.take(LONG)
+
+
+def test_a_stream_that_ends_within_a_row_is_an_error() -> None:
+    with connected() as (ours, arrivals, _):
+        ours.sendall(stream_of([(1, "a" * 1000)])[:-600])
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(EOFError, match="Spark has closed the input"):
+            taken(arrivals)
+
+
+def test_rows_without_copies_are_an_error() -> None:
+    data = stream_of([(1, "a"), (2, "b")], copies=(0, 1, 1))
+    error = pytest.raises(RuntimeError, match="otherwise than in turn")
+    with connected(data) as (_, arrivals, _stream), error:
+        taken(arrivals)
+
+
+def test_pyspark_reads_the_next_stream_itself() -> None:
+    load = ArrowStreamSerializer.load_stream
+    with connected(stream_of([(1, "a")])):
+        assert ArrowStreamSerializer.load_stream is load

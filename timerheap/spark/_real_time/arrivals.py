@@ -1,0 +1,139 @@
+"""The rows of a task, read off Spark's stream as they come: those that wait together come together.
+
+Spark sends each row in a message of its own, an Arrow batch of one row, and behind it a copy, which makes it
+send the row. PySpark reads messages in a thread and hands them over one by one, so that each wakes up the
+task. That costs more than what is done with a row.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterator
+from select import POLLIN, poll
+
+import pyarrow as pa
+
+from timerheap.spark._compat import TaskInput
+
+PUSH = "push"
+"""The last column of the input, which tells a row, 0, from the copy behind it."""
+
+_HEAD = struct.Struct("<Ii")  # a mark, and the length of the metadata, 0 at the end of the stream
+_END = _HEAD.pack(0xFFFFFFFF, 0)
+_INT16, _INT32, _INT64 = (struct.Struct(kind).unpack_from for kind in ("<H", "<i", "<q"))
+_BODY = 10  # where the table of offsets in the metadata has that of the length of the body
+_GATHER = 0.0003  # seconds in which more rows may come with the first
+_CLOSED = "Spark has closed the input of a task in real-time mode"
+_MOST = 4 << 20  # bytes that are taken together
+
+
+class Arrivals:
+    """The rows that come in the input of a task of ``mapInArrow``.
+
+    names: of the columns before `PUSH`
+    batches: what PySpark reads of the input, which is nothing
+    """
+
+    def __init__(self, task: TaskInput, names: list[str], batches: Iterator[pa.RecordBatch]) -> None:
+        for _ in batches:
+            raise RuntimeError("PySpark has read rows of a task in real-time mode itself")
+        self._stream, self._names = task.stream, names
+        self._poll = poll()
+        self._poll.register(self._stream, POLLIN)
+        self._schema = b""
+        self._messages: list[bytes] = []
+        self._copy = False  # whether the next message is a copy
+        self._ended = False
+
+    def take(self, timeout: float) -> list[pa.RecordBatch] | None:
+        """Return the rows that have come as one batch, none if the time is over before; None at the end."""
+        if self._ended:
+            return None
+        left = self._buffered()
+        if not left:
+            if not self._poll.poll(timeout * 1000):
+                return []
+            time.sleep(_GATHER)
+            left = self._buffered()
+            if not left:
+                raise EOFError(_CLOSED)
+        size = 0
+        while left and not self._ended and size < _MOST:
+            size += self._read(left)
+            left = self._buffered()
+        return self._rows()
+
+    def _buffered(self) -> bytes:
+        """Return bytes that can be read without waiting, and leave them in the stream."""
+        file = self._stream.fileno()
+        os.set_blocking(file, False)
+        try:
+            return self._stream.peek()
+        finally:
+            os.set_blocking(file, True)
+
+    def _read(self, left: bytes) -> int:
+        """Read the whole messages of `left`, or else the first one; never beyond the end of the Arrow stream.
+
+        What is behind the end is for PySpark.
+        """
+        at = 0
+        while not self._ended and (end := _end_of(left, at)):
+            self._keep(left[at:end])
+            at = end
+        if at:
+            self._stream.read(at)
+            return at
+        head = self._exactly(_HEAD.size)
+        metadata = self._exactly(_HEAD.unpack(head)[1])
+        message = head + metadata + (self._exactly(_length_of_body(metadata, 0)) if metadata else b"")
+        self._keep(message)
+        return len(message)
+
+    def _exactly(self, size: int) -> bytes:
+        found = self._stream.read(size)
+        if len(found) < size:
+            raise EOFError(_CLOSED)
+        return found
+
+    def _keep(self, message: bytes) -> None:
+        if message == _END:
+            self._ended = True
+        elif not self._schema:
+            self._schema = message
+        else:
+            if not self._copy:
+                self._messages.append(message)
+            self._copy = not self._copy
+
+    def _rows(self) -> list[pa.RecordBatch]:
+        if not self._messages:
+            return []
+        rows = pa.ipc.open_stream(b"".join([self._schema, *self._messages, _END])).read_all()
+        self._messages = []
+        columns = rows.column(0).combine_chunks().flatten()
+        if columns.pop().to_numpy().any():
+            raise RuntimeError("Spark has sent rows and copies in real-time mode otherwise than in turn")
+        return [pa.RecordBatch.from_arrays(columns, self._names)]
+
+
+def _end_of(data: bytes, at: int) -> int | None:
+    """Return where the message that begins at `at` ends, None if `data` ends before."""
+    body = at + _HEAD.size
+    if body > len(data):
+        return None
+    size = _HEAD.unpack_from(data, at)[1]
+    end = body + size
+    if end <= len(data) and size:
+        end += _length_of_body(data, body)
+    return end if end <= len(data) else None
+
+
+def _length_of_body(data: bytes, at: int) -> int:
+    """Return the length of the body of the message whose metadata, a flatbuffer, begins at `at`."""
+    table: int = at + _INT32(data, at)[0]
+    offsets = table - _INT32(data, table)[0]
+    place = _INT16(data, offsets + _BODY)[0] if _INT16(data, offsets)[0] > _BODY else 0
+    return int(_INT64(data, table + place)[0]) if place else 0

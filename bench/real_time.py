@@ -220,8 +220,9 @@ def main() -> None:
     figures = []
     with tempfile.TemporaryDirectory() as scratch:
         settings = timerheap.spark.settings(real_time=True) | {
-            "spark.master": "local[6]",  # this process asks for results meanwhile
+            "spark.master": "local[6]",
             "spark.sql.shuffle.partitions": SOURCES,
+            "spark.sql.leafNodeDefaultParallelism": 1,  # for a look at the results meanwhile
             "spark.driver.extraClassPath": Path(scratch) / "classes",
             "spark.sql.streaming.stateStore.checkpointFormatVersion": 2,  # for Spark's operator
         }

@@ -43,6 +43,7 @@ def main() -> None:
         settings = timerheap.spark.settings(real_time=True) | {
             "spark.master": "local[6]",
             "spark.sql.shuffle.partitions": SOURCES,
+            "spark.sql.leafNodeDefaultParallelism": 1,  # for a look at the results meanwhile
             "spark.driver.extraClassPath": Path(scratch) / "classes",
         }
         with spark_session(Path(scratch) / "log", settings) as spark:

@@ -30,8 +30,10 @@ def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFra
     refuse_connect(df.sparkSession, "real_time")
     placement = planned(df, query.max_parallelism)
     check_real_time(df.sparkSession, placement.partitions)
+    # Each key group that has rows runs by itself, for which one row is as much work as many.
+    query = replace(query, max_parallelism=query.max_parallelism or placement.partitions)
     group = None if start is None else start.group(query)
-    rehearsal = query.work.rehearse(query, placement.max_parallelism, group, True)
+    rehearsal = query.work.rehearse(query, query.max_parallelism, group, True)
     by_source = query.channels == (None,)
     channels = (SOURCE,) if by_source else query.channels
     query = replace(query, channels=channels, encrypted=is_encrypted(df.sparkSession))

@@ -3,8 +3,9 @@
  * each row. */
 #include "th_private.h"
 
-/* Returns whether a batch of n is more than 1/16 of the heap. */
-static bool large(const th_heap *h, size_t n) { return n > h->len / 16; }
+/* Returns whether a batch of n is a large part of the heap. The part is smaller in a heap larger than the caches, where
+ * a row that sifts alone waits for memory at each level. */
+static bool large(const th_heap *h, size_t n) { return n > h->len / (h->len < (size_t)1 << 19 ? 16 : 64); }
 
 /* Arguments are fetched ahead in two steps: first the index line of the hash, later the row that the line points to.
  * Only a few are fetched at a time, since the cache can handle a limited number of prefetches at once. */
@@ -26,8 +27,9 @@ typedef struct rows {
     } ahead; /* the arguments fetched ahead */
 } rows;
 
-/* The parts of the arguments that a call needs. They are passed as constants, so that each call gets its own loops. */
-enum { ROWS = 1, NEW_TS = 2 };
+/* The parts of the arguments that a call needs, and what of their rows it does not. They are passed as constants, so
+ * that each call gets its own loops. */
+enum { ROWS = 1, NO_SLOTS = 2, NEW_TS = 4 };
 
 /* The timestamp of a timer that moves is not part of its identity, and the caller reads it later. */
 TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i, size_t few, int what) {
@@ -46,17 +48,22 @@ TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i, size_t few, int 
     }
 }
 
-TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i, size_t few) {
+TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i, size_t few, int what) {
     for (size_t end = i + few < r->n ? i + few : r->n; i < end; i++) {
         uint64_t hash = r->ahead.hash[i % RING];
         const th_line *b = &h->line[th_home(h, hash)];
         unsigned m = th_match(b, th_tag(hash));
-        if (!m) continue;
-        size_t row = b->row[th_ctz(m)];
-        TH_PREFETCH(h->key + row);
-        TH_PREFETCH(h->ns + row);
-        TH_PREFETCH(h->ts + row);
-        TH_PREFETCH(h->slot + row);
+        if (TH_UNLIKELY(!m && b->passed)) { /* most that passed a line are in the next */
+            b = b + 1 == h->line + h->lines ? h->line : b + 1;
+            m = th_match(b, th_tag(hash));
+        }
+        for (; m; m &= m - 1) {
+            size_t row = b->row[th_ctz(m)];
+            TH_PREFETCH(h->key + row);
+            TH_PREFETCH(h->ns + row);
+            TH_PREFETCH(h->ts + row);
+            if (!(what & NO_SLOTS)) TH_PREFETCH(h->slot + row);
+        }
     }
 }
 
@@ -65,10 +72,10 @@ TH_INLINE size_t fetch(const th_heap *h, rows *r, size_t i, int what) {
     if (i % FEW == 0) {
         if (i == 0) {
             fetch_lines(h, r, 0, LINES_AHEAD, what);
-            if (what & ROWS) fetch_rows(h, r, 0, ROWS_AHEAD);
+            if (what & ROWS) fetch_rows(h, r, 0, ROWS_AHEAD, what);
         }
         fetch_lines(h, r, i + LINES_AHEAD, FEW, what);
-        if (what & ROWS) fetch_rows(h, r, i + ROWS_AHEAD, FEW);
+        if (what & ROWS) fetch_rows(h, r, i + ROWS_AHEAD, FEW, what);
     }
     return i % RING;
 }
@@ -180,7 +187,7 @@ void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, 
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        size_t row = row_of(h, &r, fetch(h, &r, i, ROWS));
+        size_t row = row_of(h, &r, fetch(h, &r, i, ROWS | NO_SLOTS));
         found[i] = row != SIZE_MAX;
         ts[i] = found[i] ? h->ts[row] : 0;
     }

@@ -57,27 +57,25 @@ static bool collect(const th_heap *h, th_due *due) {
     return true;
 }
 
-/* Writes the rows in order. `sorted` may be stored in a column of the result, since each record is read before it is
- * overwritten. */
-static void gather(const th_heap *h, const uint64_t *sorted, const th_due *due) {
+/* Writes the rows in order, and removes them from the index if it is kept. `sorted` may be stored in a column of the
+ * result, since each record is read before it is overwritten. */
+TH_INLINE void gather(th_heap *heap, const uint64_t *sorted, const th_due *due, bool kept) {
+    th_heap h = *heap; /* a copy stays in registers, since stores to tags may alias any memory */
     for (size_t i = 0; i < due->n; i++) {
         size_t row = sorted[i];
-        if (i + TH_GROUP < due->n) {
-            TH_PREFETCH(h->ts + sorted[i + TH_GROUP]);
-            TH_PREFETCH(h->key + sorted[i + TH_GROUP]);
-            TH_PREFETCH(h->ns + sorted[i + TH_GROUP]);
+        if (i + 2 * TH_GROUP < due->n) {
+            size_t next = sorted[i + 2 * TH_GROUP];
+            TH_PREFETCH(h.ts + next);
+            TH_PREFETCH(h.key + next);
+            TH_PREFETCH(h.ns + next);
+            if (kept) TH_PREFETCH(h.slot + next);
         }
-        due->ts[i] = h->ts[row];
-        due->key[i] = h->key[row];
-        due->ns[i] = h->ns[row];
-    }
-}
-
-/* Removes the rows from the index, with overlapping cache misses. */
-static void unindex(th_heap *h, const uint32_t *rows, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        if (i + TH_GROUP < n) TH_PREFETCH(&h->line[h->slot[rows[i + TH_GROUP]] >> 4]);
-        th_leave(h, th_hash_row(h, rows[i]), h->slot[rows[i]]);
+        if (kept && i + TH_GROUP < due->n) TH_PREFETCH(&h.line[h.slot[sorted[i + TH_GROUP]] >> 4]);
+        int64_t ts = h.ts[row], key = h.key[row], ns = h.ns[row];
+        if (kept) th_leave(&h, th_hash(&h, ts, key, ns), h.slot[row]);
+        due->ts[i] = ts;
+        due->key[i] = key;
+        due->ns[i] = ns;
     }
 }
 
@@ -85,8 +83,8 @@ static void unindex(th_heap *h, const uint32_t *rows, size_t n) {
  * above it are still holes, so the row only sinks. Several rows sink together; they must be placed before the last row
  * of the heap can be one of them. */
 static void fill_holes(th_heap *h, const uint32_t *rows, size_t n) {
-    th_sinkers s = {0};
-    unindex(h, rows, n);
+    th_sinkers s;
+    s.n = 0;
     for (size_t k = n; k--;) {
         size_t hole = rows[k];
         if (!th_sink_takes(&s, hole) || (s.n && h->len - 1 <= s.highest)) th_sink(h, &s);
@@ -97,7 +95,6 @@ static void fill_holes(th_heap *h, const uint32_t *rows, size_t n) {
 
 /* Fills many holes, and restores the order afterwards. */
 static void fill_many_holes(th_heap *h, const uint32_t *rows, size_t n) {
-    unindex(h, rows, n);
     for (size_t k = n; k--;) {
         size_t last = --h->len;
         if (last >= TH_GROUP) TH_PREFETCH(&h->line[h->slot[last - TH_GROUP] >> 4]);
@@ -161,9 +158,11 @@ th_status th_heap_pop_due(th_heap *h, th_due *due) {
         for (size_t k = 0; k < found; k++)
             if (!th_less_row(h, bound, rows[k])) rows[n++] = rows[k];
     }
-    gather(h, sorted, due);
+    bool kept = take <= h->len / 4 * 3; /* otherwise the index is built anew */
+    if (kept) gather(h, sorted, due, true);
+    else gather(h, sorted, due, false);
     if (take == h->len) th_heap_clear(h);
-    else if (take > h->len / 4 * 3) close_holes(h, rows, take);
+    else if (!kept) close_holes(h, rows, take);
     else if (take > h->len / 8) fill_many_holes(h, rows, take);
     else fill_holes(h, rows, take);
     h->changes++;

@@ -48,6 +48,9 @@ void th_sift_up(th_heap *h, size_t i, th_row x) {
 
 void th_sift_down(th_heap *h, size_t i, size_t end, th_row x) {
     for (size_t c; (c = TH_ARITY * i + 1) < end;) {
+        TH_PREFETCH(h->key + c); /* siblings share lines, so this needs no timestamps */
+        TH_PREFETCH(h->ns + c);
+        TH_PREFETCH(h->slot + c);
         if (TH_ARITY * c + 1 < end) /* the children of the least child are needed next */
             for (size_t k = 0; k < TH_ARITY; k++) th_prefetch_children(h, c + k);
         size_t best = least_child(h, c, end);
@@ -99,7 +102,8 @@ void th_sink(th_heap *h, th_sinkers *s) {
 }
 
 void th_sweep(th_heap *h, size_t lo, size_t hi) {
-    th_sinkers s = {0};
+    th_sinkers s;
+    s.n = 0;
     for (size_t i = hi; i-- > lo;) {
         if (i >= TH_GROUP) th_prefetch_children(h, i - TH_GROUP);
         if (!th_sink_takes(&s, i)) th_sink(h, &s);

@@ -38,7 +38,7 @@ TH_INLINE unsigned th_bits(uint64_t x) { return x ? 64 - (unsigned)__builtin_clz
 #endif
 
 /* The number of rows processed together, so that their cache misses overlap. */
-#define TH_GROUP 16
+#define TH_GROUP 32
 
 /* Returns the xor of both halves of the 128-bit product. */
 TH_INLINE uint64_t th_mix(uint64_t a, uint64_t b) {

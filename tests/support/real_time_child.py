@@ -195,7 +195,7 @@ class Child:
         settings = timerheap.spark.settings(real_time=True)
         settings["spark.sql.streaming.realTimeMode.minBatchDuration"] = "1000"
         settings["spark.sql.leafNodeDefaultParallelism"] = "1"  # else a look at results takes all cores
-        self.spark = start_spark(folder / "spark", cores=40, settings=settings)
+        self.spark = start_spark(folder / "spark", cores=100, settings=settings)
         self.source = Source(self.spark)
         self.queries: dict[str, StreamingQuery] = {}
 

@@ -74,7 +74,7 @@ def read_key(spark: SparkSession, states: list[CheckpointState], key: Mapping[st
         raise ValueError(f"--key must be given once for each key column, here {wanted}; got {dict(key)}")
     moments = [_moment(spark, state, key) for state in states]
     channels = [
-        {name: _millis(value) if isinstance(value, datetime) else value for name, value in row.items()}
+        {name: millis(value) if isinstance(value, datetime) else value for name, value in row.items()}
         for row in last.watermarks().toArrow().to_pylist()
     ]
     timers = _numbered(last.timers(), last.key)
@@ -83,7 +83,7 @@ def read_key(spark: SparkSession, states: list[CheckpointState], key: Mapping[st
         last.operator_id,
         dict(key),
         dict(zip(last.key, (type_ for _, type_ in timers.dtypes), strict=False)),
-        _millis(datetime.now(UTC)),
+        millis(datetime.now(UTC)),
         last.groups().agg(F.sum("late_rows")).first()[0] or 0,  # type: ignore[index]
         channels,
         moments[-1],
@@ -117,14 +117,17 @@ def _moment(spark: SparkSession, state: CheckpointState, key: Mapping[str, str])
         mine = reduce(lambda a, b: a & b, (_text(n) == key[k] for n, k in enumerate(state.key)), F.lit(True))
         columns = F.struct(*(F.col(f"`{column}`") for column in df.columns[len(state.key) :]))
         parts.append(df.where(mine).select(F.lit(name), F.to_json(columns, {"ignoreNullFields": "false"})))
-    found = Moment(state.batch_id, _began(spark, state), _millis_of(state.watermarks()))
+    mark = state.watermarks().toArrow().column("query_watermark")[0].as_py()
+    found = Moment(state.batch_id, _began(spark, state), None if mark is None else millis(mark))
     for name, text in reduce(lambda a, b: a.unionAll(b), parts).collect():
         row = json.loads(text)
-        row.pop("key_group", None)
+        if name == "rows":
+            at, _ = (row.pop(column) for column in waiting.columns[-2:])  # and the key group
+            found.buffered_rows.append(row | {"event_time": at})
+            continue
+        row = {column.removeprefix("timerheap_"): value for column, value in row.items()}  # see `added_name`
         if name == "timers":
             found.timers.append({"due": row["epoch_ms"], "of": row["time_domain"], "name": row["name"]})
-        elif name == "rows":
-            found.buffered_rows.append(row)
         else:
             found.states[name.removeprefix("state ")] = row["value"]
     found.timers.sort(key=lambda timer: timer["due"])
@@ -132,12 +135,8 @@ def _moment(spark: SparkSession, state: CheckpointState, key: Mapping[str, str])
     return found
 
 
-def _millis_of(watermarks: DataFrame) -> int | None:
-    time = watermarks.toArrow().column("query_watermark")[0].as_py()
-    return None if time is None else _millis(time)
-
-
-def _millis(time: datetime) -> int:
+def millis(time: datetime) -> int:
+    """Return a time as epoch ms."""
     return round(time.timestamp() * 1000)
 
 
@@ -180,6 +179,7 @@ def waits_for(found: KeyReport) -> Iterator[str]:
     of_event_time = [timer for timer in now.timers if timer["of"] == _EVENT_TIME]
     if of_event_time:
         due = of_event_time[0]["due"]
+        yield from _wrong_unit(due, watermark)
         if watermark is not None and due <= watermark:
             yield "The watermark has passed the next event-time timer: it fires in the next micro-batch."
         else:
@@ -189,7 +189,6 @@ def waits_for(found: KeyReport) -> Iterator[str]:
                 f"{'not known yet' if watermark is None else f'at {moment(watermark)}{apart}'}."
             )
             yield from _held(found)
-        yield from _wrong_unit(due, watermark)
     for timer in [timer for timer in now.timers if timer["of"] != _EVENT_TIME][:1]:
         late = found.read_at - timer["due"]
         overdue = f"overdue by {duration(late)}, and fires in the next micro-batch"
@@ -265,7 +264,10 @@ def _wrong_zone(found: KeyReport) -> Iterator[str]:
                 "at which the last row arrived, nearly whole half-hours: a time zone may be wrong."
             )
         elif ahead > 600_000:
-            yield f"The newest event time is {duration(ahead)} ahead of the clock when its row arrived."
+            yield (
+                f"The newest event time is {duration(ahead)} ahead of the clock when its row arrived: such a "
+                "row advances the watermark, and rows of the present are then late. See with_max_ahead()."
+            )
 
 
 def changes(found: KeyReport) -> Iterator[tuple[Moment, list[str]]]:

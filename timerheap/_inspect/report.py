@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from timerheap._inspect import printable
-from timerheap._inspect.one_key import duration
+from timerheap._inspect.one_key import duration, millis, moment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,17 +162,11 @@ def _print(table: Table, rows: int, console: Console) -> None:
 
 
 def _time(time: Any) -> str:
-    if time is None:
-        return ""
-    text = f"{pd.Timestamp(time).tz_convert('UTC'):%Y-%m-%d %H:%M:%S.%f}"[:-3]
-    return f"{text.removesuffix('.000')} UTC"
+    return "" if time is None else moment(millis(time))
 
 
 def _ago(time: Any) -> str:
-    if time is None:
-        return ""
-    past = pd.Timestamp.now("UTC") - pd.Timestamp(time).tz_convert("UTC")
-    return f"{duration(max(0, int(past.total_seconds() * 1000)))} ago"
+    return "" if time is None else f"{duration(max(0, millis(datetime.now(UTC)) - millis(time)))} ago"
 
 
 def plot(state: CheckpointState, file: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 from local_spark import running_spark
 from prometheus_client import CollectorRegistry, start_http_server
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor, WatermarkStrategy
@@ -103,10 +104,9 @@ def sensors(spark: SparkSession) -> Any:
         "(value * 7919) % 200 AS sensor",
         f"unix_millis(timestamp) - IF(value % 500 = 0, {LATE}, 0) AS at",
     ).where("(at div 30000 + sensor) % 7 > 0")
+    at = timerheap.spark.EventTime("at", channel=F.expr("IF(sensor % 4 > 0, 'north', 'south')"))
     watermark = WatermarkStrategy.for_bounded_out_of_orderness(1000)
-    return timerheap.spark.process(
-        rows, "sensor", Silent(), "sensor long, at long", "at", watermark=watermark
-    )
+    return timerheap.spark.process(rows, "sensor", Silent(), "sensor long, at long", at, watermark=watermark)
 
 
 @contextmanager
@@ -143,7 +143,8 @@ def draw(prometheus: PrometheusServer, since: float, path: str) -> None:
         expression = panel["targets"][0]["expr"].replace("$query", ".*")
         answer = prometheus.get("query_range", query=expression, start=since, end=time.time(), step=1)
         for series in answer["result"]:
-            labels = [series["metric"][name] for name in ("operator", "time") if name in series["metric"]]
+            names = ("operator", "time", "channel")
+            labels = [series["metric"][name] for name in names if name in series["metric"]]
             points = [(float(at) - since, float(value)) for at, value in series["values"]]
             axis.plot(*zip(*points, strict=True), label=" ".join(labels) or "sensors")
         unit = panel["fieldConfig"]["defaults"]["unit"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -27,27 +27,19 @@ except ImportError as error:
         "PrometheusMetrics needs prometheus_client; run pip install 'timerheap[prometheus]'"
     ) from error
 
-# Each: its name without "timerheap_", what it is, and its samples: the label `time`, if any, and the field.
+# Each: its name without "timerheap_", what it is, and the field, with "{}" one for each time domain.
 _TIMES = [
-    ("watermark_timestamp_seconds", "The watermark.", {"": "watermark"}),
-    ("event_time_lag_seconds", "How far the watermark is behind the newest row.", {"": "event_time_lag"}),
-    ("clock_lag_seconds", "How far the watermark was behind the micro-batch.", {"": "clock_lag"}),
-    (
-        "next_timer_timestamp_seconds",
-        "When the next pending timer is due.",
-        {"event": "next_event_time_timer", "processing": "next_processing_time_timer"},
-    ),
+    ("watermark_timestamp_seconds", "The watermark.", "watermark"),
+    ("event_time_lag_seconds", "How far the watermark is behind the newest row.", "event_time_lag"),
+    ("clock_lag_seconds", "How far the watermark was behind the micro-batch.", "clock_lag"),
+    ("next_timer_timestamp_seconds", "When the next pending timer is due.", "next_{}_time_timer"),
 ]
 _GAUGES = [
-    (
-        "pending_timers",
-        "The timers that have yet to fire.",
-        {"event": "pending_event_time_timers", "processing": "pending_processing_time_timers"},
-    ),
-    ("keys", "The keys with timers, state or waiting rows.", {"": "keys"}),
-    ("buffered_rows", "The rows that wait for the watermark.", {"": "buffered_rows"}),
-    ("state_bytes", "The size of the state in the checkpoint.", {"": "state_bytes"}),
-    ("largest_group_bytes", "The size of the largest key group.", {"": "largest_group_bytes"}),
+    ("pending_timers", "The timers that have yet to fire.", "pending_{}_time_timers"),
+    ("keys", "The keys with timers, state or waiting rows.", "keys"),
+    ("buffered_rows", "The rows that wait for the watermark.", "buffered_rows"),
+    ("state_bytes", "The size of the state in the checkpoint.", "state_bytes"),
+    ("largest_group_bytes", "The size of the largest key group.", "largest_group_bytes"),
 ]
 _COUNTERS = {
     "fired_timers": "The timers that have fired.",
@@ -161,61 +153,48 @@ class PrometheusMetrics(StreamingQueryListener):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of all queries, as ``prometheus_client`` asks for them."""
+        families: dict[str, Any] = {}
+
+        def add(type_: Callable[..., Any], name: str, text: str, of: dict[str, str], *value: float) -> None:
+            if name not in families:
+                families[name] = type_(f"timerheap_{name}", text, labels=list(of))
+            families[name].add_metric(list(of.values()), *value)
+
         with self._lock:
-            families = [*_of_queries(self._queries), *_of_operators(self._queries)]
-        yield from families
+            for name, query in self._queries.items():
+                _add_query(add, query, {"query": name})
+        yield from families.values()
 
 
-def _of_queries(queries: dict[str, _Query]) -> Iterator[Metric]:
-    up = GaugeMetricFamily("timerheap_query_up", "Whether the query is running.", labels=["query"])
-    alive = GaugeMetricFamily(
-        "timerheap_alive_timestamp_seconds", "The last micro-batch or idle moment.", labels=["query"]
-    )
-    batch = GaugeMetricFamily("timerheap_batch_id", "The last micro-batch.", labels=["query"])
-    seconds = GaugeMetricFamily("timerheap_batch_duration_seconds", "How long it took.", labels=["query"])
-    rows = CounterMetricFamily("timerheap_input_rows", "The rows that were read.", labels=["query"])
-    for name, query in queries.items():
-        up.add_metric([name], query.up)
-        if query.up:
-            alive.add_metric([name], query.alive)
-        if query.batch_id >= 0:
-            batch.add_metric([name], query.batch_id)
-            seconds.add_metric([name], query.seconds)
-            rows.add_metric([name], query.rows)
-    yield from (up, alive, batch, seconds, rows)
+def _add_query(add: Callable[..., None], query: _Query, of: dict[str, str]) -> None:
+    add(GaugeMetricFamily, "query_up", "Whether the query is running.", of, query.up)
+    if query.up:
+        text = "The last micro-batch or idle moment."
+        add(GaugeMetricFamily, "alive_timestamp_seconds", text, of, query.alive)
+    if query.batch_id >= 0:
+        add(GaugeMetricFamily, "batch_id", "The last micro-batch.", of, query.batch_id)
+        add(GaugeMetricFamily, "batch_duration_seconds", "How long it took.", of, query.seconds)
+        add(CounterMetricFamily, "input_rows", "The rows that were read.", of, query.rows)
+    for name, operator in query.operators.items():
+        if operator.now is not None:
+            _add_operator(add, operator, operator.now, of | {"operator": name})
 
 
-def _of_operators(queries: dict[str, _Query]) -> Iterator[Metric]:
-    labels = ["query", "operator"]
-    operators = [
-        ([name, operator], each, each.now)
-        for name, query in queries.items()
-        for operator, each in query.operators.items()
-        if each.now is not None
-    ]
+def _add_operator(add: Callable[..., None], operator: _Operator, now: Progress, of: dict[str, str]) -> None:
     for scale, gauges in ((1000, _TIMES), (1, _GAUGES)):
-        for metric, text, fields in gauges:
-            gauge = GaugeMetricFamily(
-                f"timerheap_{metric}", text, labels=labels if "" in fields else [*labels, "time"]
-            )
-            for label, _, now in operators:
-                for kind, name in fields.items():
-                    if (value := getattr(now, name)) is not None:
-                        gauge.add_metric([*label, kind] if kind else label, value / scale)
-            yield gauge
+        for metric, text, field_ in gauges:
+            for kind in ("event", "processing") if "{}" in field_ else ("",):
+                if (value := getattr(now, field_.format(kind))) is not None:
+                    labels = of | {"time": kind} if kind else of
+                    add(GaugeMetricFamily, metric, text, labels, value / scale)
+    for channel, mark in now.channel_watermarks.items():
+        lag = (now.newest_event_time or mark) - mark
+        for (metric, text, _), value in zip(_TIMES[:2], (mark, lag), strict=True):
+            add(GaugeMetricFamily, f"channel_{metric}", text, of | {"channel": channel}, value / 1000)
     for metric, text in _COUNTERS.items():
-        counter = CounterMetricFamily(f"timerheap_{metric}", text, labels=labels)
-        for label, each, _ in operators:
-            counter.add_metric(label, each.totals[metric])
-        yield counter
-    named = [*labels, "name"]
-    counts = GaugeMetricFamily(
-        "timerheap_function_counter", "Counters and meters of functions.", labels=named
-    )
-    values = SummaryMetricFamily("timerheap_function_values", "Distributions of functions.", labels=named)
-    for label, each, _ in operators:
-        for name, count in each.counts.items():
-            counts.add_metric([*label, name], count)
-        for name, result in each.distributions.items():
-            values.add_metric([*label, name], result.count, result.sum)
-    yield from (counts, values)
+        add(CounterMetricFamily, metric, text, of, operator.totals[metric])
+    for name, count in operator.counts.items():
+        add(GaugeMetricFamily, "function_counter", "Of functions.", of | {"name": name}, count)
+    for name, result in operator.distributions.items():
+        text = "Distributions of functions."
+        add(SummaryMetricFamily, "function_values", text, of | {"name": name}, result.count, result.sum)

@@ -601,3 +601,14 @@ def test_a_state_of_generators_that_is_none_raises(state: str) -> None:
     clock.inputs[0].generators = state
     with pytest.raises(ValueError, match="the watermark's state has no state of generators"):
         WatermarkState.from_bytes(encode_clock(clock), (COUNTING,), (None,))
+
+
+def test_the_channels_of_the_metrics_are_the_active_ones_of_few() -> None:
+    strategy = STRATEGY.with_idleness(1_000)
+    clock = WatermarkState((strategy, strategy, strategy), ("airport", "gate", None))
+    clock.observe(observed((0, "JFK", 100), (0, None, 90), (1, "JFK", 50), (2, None, 7)), 0, "run")
+    assert clock.channels() == {"JFK": 94, "channel 1": 84, "right.JFK": 44}
+    clock.observe(observed((0, "JFK", 200), (1, "B7", None)), 1_001, "run")
+    assert clock.channels() == {"JFK": 194}, "the others are idle, or have no watermark yet"
+    clock.observe(observed(*((0, f"{n}", 300) for n in range(99)), (1, "JFK", 300)), 1_002, "run")
+    assert clock.channels() == {"right.JFK": 294}, "the first input has more than 100"

@@ -281,11 +281,12 @@ def test_progress_is_none_before_the_first_micro_batch() -> None:
 
 def test_progress_keeps_what_the_last_micro_batch_does_not_tell() -> None:
     held = {"keys": 3, "buffered_rows": 2, "watermark": 5, "clock_lag": 10, "fired_timers": 7}
-    some = {"keys": 1, "buffered_rows": 0, "groups": 1, "max_parallelism": 2}
-    found = progress(stub({**held, "groups": 2, "max_parallelism": 2}, some, {}, None))
+    some = {"keys": 1, "buffered_rows": 0, "groups": 1, "max_parallelism": 2, "channel a": 4}
+    found = progress(stub({**held, "groups": 2, "max_parallelism": 2, "channel b": 3}, some, {}, None))
     assert found is not None
     assert (found.batch_id, found.keys, found.buffered_rows, found.watermark) == (2, 3, 2, 5)
     assert (found.fired_timers, found.late_rows, found.next_event_time_timer) == (0, 0, None)
+    assert found.channel_watermarks == {"a": 4}  # the other is idle
 
 
 def test_arguments_of_progress_are_checked() -> None:

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 from streams import read_stream, write_batches
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, WatermarkStrategy
-from timerheap.spark import PrometheusMetrics, progress
+from timerheap.spark import EventTime, PrometheusMetrics, progress
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 FILES = Path(__file__).resolve().parents[3] / "docs/operations/prometheus"
@@ -49,7 +50,8 @@ def wait_for(registry: CollectorRegistry, name: str, labels: dict[str, str], val
 
 @pytest.mark.spark
 def test_prometheus_is_told_what_progress_returns(spark: SparkSession, tmp_path: Path) -> None:
-    batches = [[("a", 1000), ("b", 5000)], [("a", 900), ("b", 6500), ("c", 7050)]]  # one row is late
+    later = [("a", 900), ("b", 6500), ("b", 7100), ("c", 7050)]  # the first row is late
+    batches = [[("a", 1000), ("b", 5000)], later]
     tables = [[dict(zip(SCHEMA.names, row, strict=True)) for row in batch] for batch in batches]
     write_batches(tmp_path / "in", tables, SCHEMA)
     reminders = timerheap.spark.process(
@@ -57,7 +59,7 @@ def test_prometheus_is_told_what_progress_returns(spark: SparkSession, tmp_path:
         "k",
         Reminder(),
         "k string not null, at bigint",
-        "at",
+        EventTime("at", channel=F.expr("IF(k = 'b', 'one', 'the others')")),
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(99),
     )
     metrics, registry = PrometheusMetrics(), CollectorRegistry()
@@ -89,13 +91,19 @@ def test_prometheus_is_told_what_progress_returns(spark: SparkSession, tmp_path:
         }
         found = {name: registry.get_sample_value(f"timerheap_{name}", operator) for name in expected}
         assert found == expected
+        assert seen.channel_watermarks == {"one": 7000, "the others": 6950}
+        for channel, watermark, lag in (("one", 7.0, 0.1), ("the others", 6.95, 0.15)):
+            labels = operator | {"channel": channel}
+            assert registry.get_sample_value("timerheap_channel_event_time_lag_seconds", labels) == lag
+            name = "timerheap_channel_watermark_timestamp_seconds"
+            assert registry.get_sample_value(name, labels) == watermark
         by_time = operator | {"time": "event"}
         assert registry.get_sample_value("timerheap_pending_timers", by_time) == 1
         assert registry.get_sample_value("timerheap_next_timer_timestamp_seconds", by_time) == 7.5
         of_function = {name: operator | {"name": name} for name in ("rows", "at")}
         assert registry.get_sample_value("timerheap_function_counter", of_function["rows"]) == 3
         assert registry.get_sample_value("timerheap_function_values_sum", of_function["at"]) == 12500
-        assert registry.get_sample_value("timerheap_input_rows_total", {"query": "reminders"}) == 5
+        assert registry.get_sample_value("timerheap_input_rows_total", {"query": "reminders"}) == 6
 
         names = {sample.name for family in registry.collect() for sample in family.samples}
         asked = set(re.findall(r"timerheap_\w+", (FILES / "alerts.yml").read_text()))

@@ -41,6 +41,7 @@ _HEADER = struct.Struct("<BBqI")
 _LENGTH = struct.Struct("<i")
 _INPUT = struct.Struct("<qIqqB")
 _NEVER = MIN_WATERMARK  # the time of activity of a channel without a clock
+_FEW = 100  # channels of an input whose watermarks are metrics
 
 
 @dataclass(slots=True)
@@ -522,6 +523,16 @@ class WatermarkState:
 
     def newest(self) -> int:
         return max(input_.newest() for input_ in self._inputs)
+
+    def channels(self) -> dict[str, int]:
+        """Return the watermark of each active channel by name, of inputs that have few of them."""
+        return {
+            "right." * number + each.label: each.watermark
+            for number, input_ in enumerate(self._inputs)
+            if input_.column is not None and len(input_.valve) <= _FEW
+            for each in input_.valve.explain().channels
+            if each.status is WatermarkStatus.ACTIVE and each.watermark > MIN_WATERMARK
+        }
 
     def explain(self) -> list[Explanation]:
         """Explain for each input which channels hold its watermark back."""

@@ -40,7 +40,7 @@ from timerheap.spark._compat import (
 )
 from timerheap.spark._plan.arguments import data_frame
 from timerheap.spark._worker.driver_mail import DRAINED, Letter, Look, Mail, Opener, QueryRun
-from timerheap.spark._worker.partition import TASK_METRICS
+from timerheap.spark._worker.partition import OF_CHANNEL, TASK_METRICS
 from timerheap.spark._worker.spark_store import CHUNKS
 
 OBSERVED = "timerheap"
@@ -65,6 +65,7 @@ _HELD = [metric.name for metric in TASK_METRICS if metric.of_all]
 _TIMES = ["watermark", "newest_event_time", "event_time_lag", "clock_lag"]
 _REPORTED = ["groups", "max_parallelism"]
 _COUNTED = [m.name for m in TASK_METRICS if m.name not in (*_HELD, *_TIMES, *_REPORTED)]
+_CHANNELS = "channel_watermarks"
 _log = logging.getLogger("timerheap")
 _OPERATOR = "TransformWithStateIn"  # the beginning of its name, in all versions of PySpark
 _boxes: WeakKeyDictionary[SparkContext, Accumulator[tuple[Letter, ...]]] = WeakKeyDictionary()
@@ -180,6 +181,9 @@ class Progress:
         The key groups that came from another Python worker of the executor, which costs little.
     groups_loaded : int
         The key groups that were loaded from the state store, which costs as much as their state.
+    channel_watermarks : dict of str to int
+        The watermark of each channel that is not idle, by its name, with "right." before those of a second
+        input. An input of more than 100 channels has none here; `read_checkpoint` tells of all.
     counters : dict of str to int
         The counters of the function, by how much they have changed in the micro-batch, and the events of its
         meters, by name. See `timerheap.MetricGroup`.
@@ -208,6 +212,7 @@ class Progress:
     largest_group_bytes: int
     groups_handed_over: int
     groups_loaded: int
+    channel_watermarks: dict[str, int]
     counters: dict[str, int]
     distributions: dict[str, DistributionResult]
 
@@ -290,7 +295,10 @@ def after_batch(before: dict[str, Any], observed: dict[str, Any]) -> dict[str, A
     groups, all_groups = (metrics.get(name) for name in _REPORTED)
     held = _HELD if groups is not None and groups >= all_groups else []
     times = [name for name in _TIMES if metrics.get(name) is not None]
-    counted = {name: metrics.get(name) or 0 for name in _COUNTED}
+    counted: dict[str, Any] = {name: metrics.get(name) or 0 for name in _COUNTED}
+    if groups is not None:  # the first partition has run, which tells of all channels
+        marks = {name: mark for name, mark in metrics.items() if name.startswith(OF_CHANNEL)}
+        counted[_CHANNELS] = {name.removeprefix(OF_CHANNEL): mark for name, mark in marks.items()}
     return before | {name: metrics[name] for name in (*held, *times)} | counted
 
 
@@ -302,7 +310,7 @@ def as_progress(batch_id: int, values: dict[str, Any], observed: dict[str, Any])
         name: DistributionResult(d["count"], d["sum"], d["min"], d["max"])
         for name, d in observed.get("distributions", {}).items()
     }
-    numbers: dict[str, Any] = dict.fromkeys(_TIMES) | values
+    numbers: dict[str, Any] = dict.fromkeys(_TIMES) | {_CHANNELS: {}} | values
     return Progress(batch_id, **numbers, counters=observed.get("counters", {}), distributions=distributions)
 
 

@@ -71,10 +71,10 @@ TASK_METRICS = (
     Metric("max_parallelism", "max"),
 )
 
+OF_CHANNEL = "channel "
+"""What begins the name of a metric that is the watermark of a channel."""
 
 _COMBINE: dict[Combine, Callable[[int, int], int]] = {"sum": int.__add__, "min": min, "max": max}
-
-
 _COMBINE_BY_NAME = {metric.name: _COMBINE[metric.combine] for metric in TASK_METRICS}
 _MANY = 1 << 12  # results, for which a DataFrame of their own is worth its cost
 
@@ -83,6 +83,7 @@ class TaskMetrics:
     """Collects the metrics of one task."""
 
     def __init__(self) -> None:
+        self.channels: dict[str, int] = {}  # their watermarks
         self._values: dict[str, int] = {}
         self._totals: dict[str, int] = {}
 
@@ -123,6 +124,8 @@ class TaskMetrics:
         objects: dict[str, dict[str, Any]] = {combine: {} for combine in _COMBINE}
         for metric in TASK_METRICS:
             objects[metric.combine][metric.name] = values.get(metric.name)
+        channels, self.channels = self.channels, {}
+        objects["max"] |= {OF_CHANNEL + name: mark for name, mark in channels.items()}
         if metrics is not None:
             distributions = {name: asdict(each) for name, each in metrics.take_distributions().items()}
             objects |= {"counters": metrics.take_counters(), "distributions": distributions}
@@ -501,11 +504,11 @@ class GroupwisePartition(Partition):
             if not self._is_first(key_group):
                 self._store.select(label_of(key_group % self._placement.partitions))
                 manifest = self._store.read_manifest() or manifest
-            self._shared = self._advance(manifest, observed)
+            self._shared = self._advance(manifest, observed, key_group % self._placement.partitions == 0)
             self._store.select(label_of(key_group))
         return self._shared
 
-    def _advance(self, manifest: Manifest, observed: pa.Table) -> _Clock:
+    def _advance(self, manifest: Manifest, observed: pa.Table, tells: bool) -> _Clock:
         """Return the clock of the selected group after this micro-batch."""
         state = self._clock_state(read_clock(manifest, self._store), manifest.clock_stale)
         state.follow(manifest.watermark)
@@ -513,6 +516,8 @@ class GroupwisePartition(Partition):
         if state.ahead is not None and self._is_first_task:
             self._warn_of_rows_ahead(*state.ahead)
         self._mail.warn(state.notices)
+        if tells:  # the first partition, for all
+            self._metrics.channels = state.channels()
         return _Clock.of(state)
 
     def _clock_state(self, data: bytes, stale: bool = False) -> WatermarkState:

@@ -84,10 +84,13 @@ def program(df: DataFrame) -> DataFrame:
     """Run the README's function on other rows; its class is pickled by value, since it is in no module."""
     code = block("python")
     imports = "".join(re.findall(r"^(?:import|from) .*\n", code, re.M))
-    function = re.search(r"^class .*(?=^def report)", code, re.M | re.S)
+    function = re.search(r"^class .*(?=^timerheap.spark.ensure_java)", code, re.M | re.S)
+    built = re.search(r"^strategy = .*(?=^def report)", code, re.M | re.S)
     assert function is not None
+    assert built is not None
     names: dict[str, Any] = {"__name__": "program_of_the_readme", "readings": df}
-    exec(imports + re.sub(r"spark\.readStream.*(?=,)", "readings", function[0]), names)
+    query = re.sub(r"spark\.readStream.*?\.json\(.*?\)", "readings", built[0])
+    exec(imports + function[0] + query, names)
     result = names["silent"]
     assert isinstance(result, DataFrame)
     return result.selectExpr("sensor", "unix_millis(silent_at) AS silent_at")

@@ -118,7 +118,7 @@ def nexmark(figures: dict[str, Any]) -> str:
             _ratio(found, "heap", "cpu"),
             _ratio(found, "rocksdb", "cpu"),
             _ratio(found, "heap", "beyond"),
-            _ratio(found, "heap", "beyond", reader) if name != READER else None,
+            _ratio(found, "heap", "beyond", reader) if name != READER and READER in queries else None,
         ]
         for mean, ratio in zip(means, ratios, strict=True):
             if ratio is not None and name != READER:

@@ -2,7 +2,7 @@
 
 plans.json has the names of the operators of each query, from the sink down: of Flink without and with
 mini-batches, of Spark, and of timerheap, where those that run in Python have the name of the room.
-``python -m nexmark --record`` writes it anew.
+A run adds the plans that are missing, and ``python -m nexmark --record`` writes all anew.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ class Plans:
         self._known = _read()
 
     def check(self, query: str, side: str, found: list[str]) -> None:
-        """Raise an error if a plan is not the recorded one, or record it.
+        """Raise an error if a plan is not the recorded one; record it if there is none.
 
         Raises
         ------
         RuntimeError
             If it differs.
         """
-        if self._record:
+        known = self._known.get(query, {}).get(side)
+        if self._record or known is None:
             self._known = _read()
             self._known.setdefault(query, {})[side] = found
             FILE.write_text(
                 json.dumps(self._known, indent=None, sort_keys=True).replace("}, ", "},\n ") + "\n"
             )
-        elif (known := self._known.get(query, {}).get(side)) != found:
+        elif known != found:
             raise RuntimeError(f"the plan of {query} on {side} must be {known}, got {found}")
 
 

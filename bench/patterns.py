@@ -6,13 +6,17 @@ Amounts and events of many keys, and four patterns: three rising payments and a 
 an amount, A B+ C, and an A that no B follows. Spark reads a Parquet file, and drops the matches; the last
 pattern is also written as a process function. With --flink, Flink's SQL and timerheap read the same lines of
 CSV, on the same cores; CPU is that of all processes of each. Flink has no PREV and no greedy end: it looks at
-the row before in the match, which is the same, and for both the V ends with its first rise.
+the row before in the match, which is the same, and for both the V ends with its first rise. Fraud and silence
+are also a KeyedProcessFunction in Java (peers/FlinkPatterns.java), which needs a JDK; it takes rows as they
+come, and does not sort them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,9 +28,11 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 from figures import write_json
 from flights import spark_session
-from nexmark.flink import Flink, files
+from nexmark.flink import CACHE, Flink, files
+from peers.flink import fetch, find_jdk
 from pyspark.sql import DataFrame, Row, SparkSession
 from three_ways import Taken, median, spent
+from usage import cpu
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, ValueStateDescriptor
@@ -54,7 +60,9 @@ BESIDE = {  # ours, and Flink's
     "fraud": (FRAUD % PREV, FRAUD % BEFORE),
     "V": (VEE % ("", PREV, PREV), VEE % ("", BEFORE, BEFORE)),
     "A B+ C": (ABC, ABC),
+    "silence": (QUERIES["silence"], None),
 }
+JAVA = Path(__file__).with_name("peers") / "FlinkPatterns.java"
 
 
 def write(folder: Path, rows: int, keys: int) -> None:
@@ -107,6 +115,26 @@ def matches(spark: SparkSession, clause: str, table: str = "rows") -> DataFrame:
     """Return the matches of a clause."""
     query = f"SELECT * FROM {table} MATCH_RECOGNIZE (PARTITION BY k ORDER BY ts {clause}) AS m"
     return timerheap.spark.sql(spark, query)
+
+
+def compiled(folder: Path) -> Path:
+    """Compile the functions in Java, into a folder that goes to the classpath."""
+    jdk = find_jdk()
+    if jdk is None:
+        raise RuntimeError("the functions in Java need a JDK to compile them: install openjdk-17-jdk")
+    folder.mkdir()
+    jars = os.pathsep.join(map(str, fetch(CACHE).parent.glob("*.jar")))
+    subprocess.run([jdk / "javac", "-nowarn", "-cp", jars, "-d", folder, JAVA], check=True)
+    return folder
+
+
+def java_job(flink: Flink, file: Path, pattern: str) -> Taken:
+    """Return what Flink takes for a KeyedProcessFunction."""
+    java = flink.process.pid
+    before = cpu(java)
+    took, matches = flink.gateway.jvm.FlinkPatterns.run(str(file), pattern)
+    print(f"{pattern}: {matches:,} matches", file=sys.stderr)
+    return {"seconds": took / 1000, "jvm": sum(cpu(java).since(before)), "python": 0.0}
 
 
 def flink_job(flink: Flink, file: Path, clause: str) -> Taken:
@@ -163,13 +191,19 @@ def main() -> None:
             )
             measure("silence, process()", lambda: spent(dropped(silences), jvm))
             if args.flink:
-                flink = Flink(log=folder / "flink.log")
+                flink = Flink(log=folder / "flink.log", more=[compiled(folder / "classes")])
                 for name, (ours, theirs) in BESIDE.items():
                     action = lambda clause=ours: spent(dropped(matches(spark, clause, "lines")), jvm)  # noqa: E731
                     measure(f"{name}, CSV", action)
-                    measure(
-                        f"{name}, Flink", lambda clause=theirs: flink_job(flink, folder / "rows.csv", clause)
-                    )
+                    if theirs is not None:
+                        measure(
+                            f"{name}, Flink",
+                            lambda clause=theirs: flink_job(flink, folder / "rows.csv", clause),
+                        )
+                for name in ("fraud", "silence"):
+                    found_here = matches(spark, QUERIES[name], "lines").count()
+                    print(f"{name}: {found_here:,} matches", file=sys.stderr)
+                    measure(f"{name}, Java", lambda name=name: java_job(flink, folder / "rows.csv", name))
                 flink.close()
     write_json(args, found)
 

@@ -6,6 +6,7 @@ columns that all of them need of a table in one job, and the function runs in a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -60,6 +61,31 @@ def answers(spark: SparkSession, df: DataFrame, cases: Sequence[tuple[str, str]]
         else _answer(spark, node, df.columns, names, computed.schema, of[table])
         for (table, _), node in zip(cases, nodes, strict=True)
     ]
+
+
+def asked(spark: SparkSession, cases: Sequence[tuple[str, str]]) -> list[Answer]:
+    """Return the answers to clauses on rows, of each partition of its own if there are several.
+
+    Rows are words: 10 is the number `v`, a the letter `c`, 10a both, - none; / begins a new partition `k`.
+    `m` is so many minutes, `s` a struct, `l` a list.
+    """
+    found = []
+    for rows in dict.fromkeys(rows for rows, _ in cases):
+        for k, part in enumerate(rows.split(" / "), 1):
+            for at, word in enumerate(part if part.isalpha() else part.split(), 1):
+                number, letter = re.match(r"(-?\d+)?-?(\w*)", word).groups()  # type: ignore[union-attr]
+                found.append((rows, k, at, None if number is None else int(number), letter))
+    df = spark.createDataFrame(found, "of string, k int, id int, v int, c string").selectExpr(
+        "*",
+        "timestamp_seconds(id) AS ts",
+        "timestamp_seconds(60 * v) AS m",
+        "struct(v) AS s",
+        "array(v, 2 * v) AS l",
+    )
+    whole = [
+        (rows, f"{'PARTITION BY k ' if ' / ' in rows else ''}ORDER BY ts {clause}") for rows, clause in cases
+    ]
+    return answers(spark, df, whole)
 
 
 def _answer(

@@ -52,11 +52,11 @@ class Case:
         self.mode = rng.choice(["past last row", "past last row", "to next row", "to last", "to first"])
         self.target = rng.choice(variables)
         self.all_rows, self.shows_empty = rng.random() < 0.5, rng.random() < 0.5
-        if stream:  # ONE ROW PER MATCH has neither exclusions nor OMIT EMPTY MATCHES
-            self.all_rows |= self.pattern.excludes
+        if stream:  # ONE ROW PER MATCH has no OMIT EMPTY MATCHES
             self.shows_empty |= not self.all_rows
         self.kinds = {
-            name: rng.choice(["can", "can", "prev", "next", "nav", "agg", "none"]) for name in variables
+            name: rng.choice(["can", "can", "prev", "next", "nav", "class", "agg", "none"])
+            for name in variables
         }
         self.other = {name: rng.choice(variables) for name in variables}
         self.numbers = {name: at for at, name in enumerate(variables)}
@@ -72,6 +72,7 @@ class Case:
         first, conditions = self.pattern.variables[0], {
             "can": "", "prev": "AND v >= PREV(v)", "next": "AND v >= NEXT(v)",
             "nav": "AND v >= LAST({0}.v, 1)", "agg": "AND v >= AVG({0}.v)",
+            "class": "AND LAST(CLASSIFIER(), 1) <> CLASSIFIER()",
         }  # fmt: skip
         defined = [
             f"{name} AS can_{name} {conditions[kind].format(self.other[name])}"
@@ -108,6 +109,7 @@ class Case:
 
     def plan(self) -> MatchPlan:
         terms: list[Any] = []
+        named = tuple(enumerate(self.pattern.variables))
         for name, kind in self.kinds.items():
             can, v = ("row", f"can {name}", 0), ("row", "v", 0)
             terms.append({
@@ -116,6 +118,7 @@ class Case:
                 "prev": ("and", can, ("ge", v, ("row", "v", 1))),
                 "next": ("and", can, ("ge", v, ("row", "v", -1))),
                 "nav": ("and", can, ("ge", v, ("nav", self.group(name), "last", 1, "v", 0))),
+                "class": ("and", can, ("ne", ("class", named, "last", 1), ("class", named, "last", 0))),
                 "agg": ("and", can, ("ge", v, ("agg", self.group(name), "avg", "v"))),
             }[kind])  # fmt: skip
         measures = [
@@ -170,6 +173,8 @@ class Case:
                 return greater(values[at], values[at - 1] if at else None)
             if kind == "next":
                 return greater(values[at], self.ahead_of(rows, at))
+            if kind == "class":
+                return None if len(taken) < 2 else taken[-2][1] != taken[-1][1]
             if kind == "nav":
                 return greater(values[at], navigated(of, values, "last", 1))
             return greater(values[at], value_of(of, values, "avg")) if kind == "agg" else True

@@ -1,8 +1,9 @@
 """Conditions of DEFINE as data, computed for all rows in columns, or for one row and a partial match.
 
 A term is ("row", column, back): a column of the row, or of the one so many rows before it; ("nav",
-variables, "first" or "last", offset, column, back): of a row of the match; ("agg", variables, kind, column);
-or the name of one of `OPERATORS` with its arguments. Times are integers.
+variables, "first" or "last", offset, column, back): of a row of the match; ("class", variables and names,
+"first" or "last", offset): as what it is taken; ("agg", variables, kind, column); or the name of one of
+`OPERATORS` with its arguments. Times are integers.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ def of_rows(term: Term) -> bool:
     return all(leaf[0] == "row" for leaf in leaves(term))
 
 
-def register_of(leaf: Term, columns: Mapping[Column, int]) -> Register:
+def registers_of(leaf: Term, columns: Mapping[Column, int]) -> list[Register]:
     """Return what a partial match has to remember for a leaf."""
-    if leaf[0] == "nav":
-        return Register(leaf[1], leaf[2], None, leaf[3] + 1)
-    return Register(leaf[1], leaf[2], None if leaf[3] is None else columns[leaf[3], 0])
+    if leaf[0] == "agg":
+        return [Register(leaf[1], leaf[2], None if leaf[3] is None else columns[leaf[3], 0])]
+    groups = [leaf[1]] if leaf[0] == "nav" else [frozenset([one]) for one, _ in leaf[1]]
+    return [Register(group, leaf[2], None, leaf[3] + 1) for group in groups]
 
 
 def columns_of(term: Term) -> Iterator[Column]:
@@ -49,7 +51,7 @@ def columns_of(term: Term) -> Iterator[Column]:
             yield leaf[1], leaf[2]
         elif leaf[0] == "nav":
             yield leaf[4], leaf[5]
-        elif leaf[3] is not None:
+        elif leaf[0] == "agg" and leaf[3] is not None:
             yield leaf[3], 0
 
 
@@ -58,28 +60,30 @@ def condition(term: Term, columns: Mapping[Column, int], registers: Sequence[Reg
     if term[0] == "row":
         at = columns[term[1], term[2]]
         return lambda values, row, known: values[at][row]
+    numbers = [] if term[0] in OPERATORS else [registers.index(one) for one in registers_of(term, columns)]
     if term[0] == "nav":
-        at, number, offset = columns[term[4], term[5]], registers.index(register_of(term, columns)), term[3]
+        at, number, offset = columns[term[4], term[5]], numbers[0], term[3]
 
         def navigated(values: Sequence[Any], row: int, known: Registers) -> Any:
-            rows = known[number]
-            return values[at][rows[offset]] if offset < len(rows) else None
+            return values[at][known[number][offset]] if offset < len(known[number]) else None
 
         return navigated
+    if term[0] == "class":
+
+        def classified(values: Sequence[Any], row: int, known: Registers) -> Any:
+            each = zip(numbers, term[1], strict=True)
+            rows = [(one, name) for number, (_, name) in each for one in known[number]]
+            return sorted(rows, reverse=term[2] == "last")[term[3]][1] if term[3] < len(rows) else None
+
+        return classified
     if term[0] == "agg":
-        number = registers.index(register_of(term, columns))
-        return lambda values, row, known: result(term[2], known[number])
+        return lambda values, row, known: result(term[2], known[numbers[0]])
     function = OPERATORS[term[0]][0]
     one, *more = (condition(part, columns, registers) for part in term[1:])
     if not more:
         return lambda values, row, known: function(one(values, row, known))
     (two,) = more
     return lambda values, row, known: function(one(values, row, known), two(values, row, known))
-
-
-def computed(term: Term, parts: Sequence[pa.Array]) -> pa.Array:
-    """Return what an operator makes of its arguments, for all rows."""
-    return OPERATORS[term[0]][1](*parts)
 
 
 def _strict(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -119,14 +123,9 @@ def _or(x: bool | None, y: bool | None) -> bool | None:
     return _not(_and(_not(x), _not(y)))
 
 
-def _doubles(x: pa.Array, y: pa.Array) -> tuple[pa.Array, pa.Array]:
-    if pa.types.is_integer(x.type) and pa.types.is_integer(y.type):
-        return x.cast(pa.float64()), y.cast(pa.float64())
-    return x, y
-
-
 def _column_divided(x: pa.Array, y: pa.Array) -> pa.Array:
-    x, y = _doubles(x, y)
+    if pa.types.is_integer(x.type) and pa.types.is_integer(y.type):
+        x, y = x.cast(pa.float64()), y.cast(pa.float64())
     if pc.any(pc.equal(y, pa.scalar(0).cast(y.type))).as_py():
         _divided(1, 0)
     return pc.divide(x, y)

@@ -13,15 +13,15 @@ from timerheap._native._core import Attempt, Matcher, row_order
 from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTimers
 from timerheap.spark._columns import TIMED_OUT
 from timerheap.spark._patterns.conditions import (
+    OPERATORS,
     Column,
     Term,
     columns_of,
-    computed,
     condition,
     leaves,
     of_rows,
     plain,
-    register_of,
+    registers_of,
 )
 from timerheap.spark._patterns.matcher import Rules
 from timerheap.spark._patterns.measures import Measure, Shown
@@ -79,8 +79,8 @@ class MatchRows(BatchProcessFunction):
         terms = [term for term in plan.defined if term is not None and not of_rows(term)]
         columns = dict.fromkeys(column for term in terms for column in columns_of(term))
         self._columns = {column: at for at, column in enumerate(columns)}
-        found = dict.fromkeys(leaf for term in terms for leaf in leaves(term) if leaf[0] != "row")
-        registers = tuple(dict.fromkeys(register_of(leaf, self._columns) for leaf in found))
+        found = [leaf for term in terms for leaf in leaves(term) if leaf[0] != "row"]
+        registers = tuple(dict.fromkeys(one for leaf in found for one in registers_of(leaf, self._columns)))
         conditions = tuple(
             None if term is None or of_rows(term) else condition(term, self._columns, registers)
             for term in plan.defined
@@ -172,7 +172,7 @@ class MatchRows(BatchProcessFunction):
             if term is None or not of_rows(term):
                 bits |= 1 << number
             else:
-                met = rows.computed(term).fill_null(False)
+                met = rows.computed(term).cast(pa.bool_()).fill_null(False)  # NULL has no type
                 bits |= np.asarray(met).astype(np.int64) << number
         return bits
 
@@ -323,7 +323,7 @@ class _Rows:
         """Return a term `of_rows` for all rows."""
         if term[0] == "row":
             return self.column((term[1], term[2]))
-        return computed(term, [self.computed(one) for one in term[1:]])
+        return OPERATORS[term[0]][1](*map(self.computed, term[1:]))
 
     def _whole(self, name: str) -> pa.Array:
         rows, parts = self._held.rows, []

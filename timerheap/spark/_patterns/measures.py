@@ -92,9 +92,8 @@ class Shown:
         """Return an aggregate of the rows of each match up to each that counts."""
         totals: list[object] = []
         last, total = -1, EMPTY[kind]
-        for of, value in zip(
-            self._of[which].tolist(), added.filter(pa.array(which)).to_pylist(), strict=True
-        ):
+        values = added.filter(pa.array(which)).to_pylist()
+        for of, value in zip(self._of[which].tolist(), values, strict=True):
             total = accumulated(kind, total if of == last else EMPTY[kind], value)
             totals.append(total)
             last = of

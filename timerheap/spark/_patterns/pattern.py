@@ -48,11 +48,6 @@ class Pattern:
     grows: bool
     anchored: bool
 
-    @property
-    def excludes(self) -> bool:
-        """Whether rows of a match are not shown."""
-        return any(take > 0 and take % 2 for take in self.takes)
-
     def number(self, name: str) -> int | None:
         """Return the number of a variable, in any case of its letters; None if there is none."""
         found = [at for at, one in enumerate(self.variables) if one.lower() == name.lower()]
@@ -64,17 +59,9 @@ def invalid(text: str, why: str) -> NoReturn:
     raise ValueError(f"query: PATTERN ({text}) {why}")
 
 
-def parse(text: str) -> Term:
-    """Read a pattern.
-
-    ValueError: if it is none
-    """
-    return _Parser(text).whole()
-
-
 def compiled(text: str) -> Pattern:
     """Return the program of a pattern."""
-    return _Compiler(text).program(parse(text))
+    return _Compiler(text).program(_Parser(text).whole())
 
 
 class _Parser:

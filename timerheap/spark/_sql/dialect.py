@@ -192,6 +192,8 @@ def _with_plain_clauses(tokens: list[Token]) -> list[Token]:
             depth, clause, defines = 0, "MATCH_RECOGNIZE", False
         elif clause:
             depth += (text == "(") - (text == ")")
+            if text == "PATTERN" and [one.text for one in tokens[at + 1 : at + 3]] == ["(", ")"]:
+                raise ValueError("query: PATTERN () must have a variable")
             if depth == 1 and text in ("PATTERN", "WITHIN", "SUBSET", "DEFINE", "SKIP"):
                 clause = text
                 if text in ("WITHIN", "SUBSET", "DEFINE"):

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from timerheap.spark._columns import TIMED_OUT
 from timerheap.spark._compat import to_arrow_schema
-from timerheap.spark._patterns.conditions import OPERATORS, Term, computed, leaves
+from timerheap.spark._patterns.conditions import OPERATORS, Term, leaves
 from timerheap.spark._patterns.match_rows import MatchPlan, MatchRows
 from timerheap.spark._patterns.measures import Measure
 from timerheap.spark._sql.nodes import Matched
@@ -35,6 +35,8 @@ def expect_bounded(node: Matched, df: DataFrame, time: str | None, unbounded: bo
     pattern = f"query: PATTERN ({node.pattern.text})"
     if time is None:
         raise ValueError(f"query: MATCH_RECOGNIZE must be ordered by an event time, got {node.time}")
+    if unknown := {*node.keys, *node.ties} - {*df.columns}:
+        raise ValueError(f"query: MATCH_RECOGNIZE must be by columns of the table, got {sorted(unknown)}")
     if df.isStreaming and node.pattern.anchored:
         raise ValueError(f"{pattern} must not have ^ or $ on a stream, whose partitions do not end")
     if df.isStreaming and node.pattern.grows and node.within is None and not unbounded:
@@ -66,7 +68,7 @@ def matching(
             raise ValueError(f"query: DEFINE {name} must be a condition, got a value of type {type_}")
     stored = [one.column[0] for one in node.measures if one.column]
     for leaf in (leaf for term in node.defined if term for leaf in leaves(term)):
-        place = {"row": 1 if leaf[2] or node.ahead else None, "nav": 4, "agg": 3}[leaf[0]]
+        place = {"row": 1 if leaf[2] or node.ahead else None, "nav": 4, "agg": 3, "class": None}[leaf[0]]
         stored += [leaf[place]] if place and leaf[place] else []
     others = [name for name in shown if name not in node.keys]
     rows = to_arrow_schema(StructType([df.schema[name] for name in sorted({*stored, *others})]))
@@ -102,6 +104,8 @@ def _type(measure: Measure, df: DataFrame) -> DataType:
 def _type_of(term: Term, df: DataFrame) -> pa.DataType:
     """Return the type of a term; raise unless what it computes with fits."""
     name, *parts = term
+    if name == "class":
+        return pa.string()
     if name not in OPERATORS:
         column = term[{"row": 1, "nav": 4, "agg": 3}[name]]
         kind = term[2] if name == "agg" else "first"
@@ -111,7 +115,7 @@ def _type_of(term: Term, df: DataFrame) -> pa.DataType:
     moments = [one for one in types if pa.types.is_date(one) or pa.types.is_timestamp(one)]
     with suppress(pa.ArrowException):
         if len({getattr(one, "tz", None) for one in moments}) < 2:  # else it depends on the time zone
-            return computed(term, [pa.array([], one) for one in types]).type
+            return OPERATORS[name][1](*(pa.array([], one) for one in types)).type
     raise ValueError(
         f"query: {name.upper()} in DEFINE is not supported for {' and '.join(map(str, types))} of different "
         "rows; cast columns in a view, or compare values of one type"

@@ -43,11 +43,13 @@ def matched(table: tuple[str, ...], match: exp.Expr) -> Matched:
     order = clause["order"].expressions if clause["order"] else []
     for one in order:
         if one.args.get("desc") or not isinstance(one.this, exp.Column):
-            refuse(
-                f"ORDER BY {written(one)} in MATCH_RECOGNIZE", "order by columns, from the first to the last"
-            )
+            refuse(f"ORDER BY {written(one)} in MATCH_RECOGNIZE", "order by columns, ascending")
     if not order:
         refuse("MATCH_RECOGNIZE without ORDER BY", "write ORDER BY ts with the time column")
+    if (alias := match.args.get("alias")) and alias.columns:
+        refuse(f"{written(alias)} of MATCH_RECOGNIZE", "name the measures in MEASURES")
+    if match.find(exp.Select):
+        refuse("a subquery in MATCH_RECOGNIZE", "join the table with it in a view, or the matches")
     if match.args.get("pattern") is None:
         refuse("MATCH_RECOGNIZE without PATTERN", "write PATTERN (A B)")
     keys = tuple(name_of(one, "PARTITION BY") for one in clause["partition_by"] or [])
@@ -57,15 +59,16 @@ def matched(table: tuple[str, ...], match: exp.Expr) -> Matched:
         refuse(rows, "join the result with the table in Spark")
     reading = _Reading(compiled(match.args["pattern"].name))
     within = reading.definitions(clause["define"] or [])
+    defined = tuple(map(reading.terms.get, range(len(reading.pattern.variables))))
     all_rows = rows.startswith("ALL")
-    items = [reading.measure_item(one.this) for one in clause["measures"] or []]
-    if reading.pattern.excludes and not all_rows:
-        refuse(
-            f"PATTERN ({reading.pattern.text}) with {{- -}} and ONE ROW PER MATCH", "write ALL ROWS PER MATCH"
-        )
+    items = [reading.measure_item(one) for one in clause["measures"] or []]
+    if not (reading.measures or keys or all_rows):
+        if not items:
+            refuse("ONE ROW PER MATCH without MEASURES and PARTITION BY", "write MEASURES COUNT(*) AS n")
+        reading.measures.append(Measure(f"{HIDDEN}measure", None, "count"))  # a match has a column
     skip, target = reading.skip(match.args["after"].name if match.args.get("after") else "")
     return Matched(
-        table, None, time, tuple(ties), keys, reading.pattern, reading.defined(), within, skip, target,
+        table, None, time, tuple(ties), keys, reading.pattern, defined, within, skip, target,
         reading.columns, tuple(reading.measures), tuple(items), all_rows, "OMIT" not in rows, reading.ahead,
     )  # fmt: skip
 
@@ -85,13 +88,17 @@ class _Reading:
         self.measures: list[Measure] = []
         self.ahead = 0
         self._subsets: dict[str, frozenset[int]] = {}
-        self._terms: dict[int, Term] = {}
+        self.terms: dict[int, Term] = {}
 
     def definitions(self, define: list[exp.Expr]) -> int | None:
         """Read WITHIN, SUBSET and DEFINE; return what WITHIN says."""
         within, conditions = None, dict[int, exp.Expr]()
         for one in define:
             name, value = one.alias, one.this
+            if not name:
+                raise ValueError(f"query: DEFINE must have a condition for each variable, got {written(one)}")
+            if [other.alias.lower() for other in define].count(name.lower()) > 1:
+                raise ValueError(f"query: MATCH_RECOGNIZE must define each name once, got {name} twice")
             if name == WITHIN:
                 within = milliseconds(value, "WITHIN")
                 if within <= 0:
@@ -102,15 +109,9 @@ class _Reading:
                     raise ValueError(f"query: SUBSET must have a new name, got {name}, a variable of PATTERN")
                 self._subsets[name.lower()] = frozenset(numbers)
             else:
-                number = self._number(name, "DEFINE")
-                if number in conditions:
-                    raise ValueError(f"query: DEFINE must define each variable once, got {name} twice")
-                conditions[number] = value
-        self._terms = {number: self._term(value, number) for number, value in conditions.items()}
+                conditions[self._number(name, "DEFINE")] = value
+        self.terms = {number: self._term(value, number) for number, value in conditions.items()}
         return within
-
-    def defined(self) -> tuple[Term | None, ...]:
-        return tuple(self._terms.get(at) for at in range(len(self.pattern.variables)))
 
     def skip(self, text: str) -> tuple[str, frozenset[int]]:
         """Read AFTER MATCH."""
@@ -131,10 +132,7 @@ class _Reading:
 
     def _variables(self, node: exp.Expr) -> frozenset[int] | None:
         """Return the variables whose rows an expression reads, None for all."""
-        names = {
-            column.parts[0].name if len(column.parts) > 1 else ""
-            for column in node.find_all(exp.Column)
-        }  # fmt: skip
+        names = {one.parts[0].name if len(one.parts) > 1 else "" for one in node.find_all(exp.Column)}
         if len(names) > 1:
             refuse(f"{written(node)} of several variables", "write one function for each of them")
         name = names.pop() if names else ""
@@ -142,6 +140,8 @@ class _Reading:
 
     def _part(self, node: exp.Expr) -> str:
         """Return the column of an expression over one row, which Spark computes beforehand."""
+        if node.is_star:
+            refuse(written(node), "name a column")
 
         def bare(one: exp.Expr) -> exp.Expr:
             if isinstance(one, exp.Anonymous) and _function(one)[1] in _NAVIGATIONS:
@@ -159,7 +159,8 @@ class _Reading:
         """Return what PREV, NEXT, FIRST and LAST are of, "first" or "last", and the two offsets."""
         _, name = _function(node)
         inner, *more = node.expressions or [exp.null()]
-        if len(more) > 1 or not all(isinstance(one, exp.Literal) and one.is_int for one in more):
+        offsets = [isinstance(one, exp.Literal) and one.is_int and int(one.name) < 2**31 for one in more]
+        if not node.expressions or offsets not in ([], [True]):
             refuse(written(node), f"write {name}(A.x) or {name}(A.x, 2)")
         offset = int(more[0].name) if more else int(name in _NEIGHBOURS)
         near = {"PREV": offset, "NEXT": -offset}.get(name)
@@ -177,7 +178,9 @@ class _Reading:
         final, name = _function(node)
         if final:
             refuse(f"{written(node)} in DEFINE", "leave out FINAL: later rows of the match are not known yet")
-        if name in _NAVIGATIONS or isinstance(node, exp.Column):
+        if self._classified(node):
+            yield ("class",)
+        elif name in _NAVIGATIONS or isinstance(node, exp.Column):
             which, offset, back, inner = "last", 0, 0, node
             if isinstance(node, exp.Anonymous):
                 inner, which, offset, back = self._navigated(node)
@@ -186,7 +189,7 @@ class _Reading:
                 yield "row", back
             else:
                 yield "nav", variables, which, offset, back
-        elif name in ("CLASSIFIER", "MATCH_NUMBER"):
+        elif name == "MATCH_NUMBER":
             refuse(f"{written(node)} in DEFINE", "use it in MEASURES")
         elif name:
             yield ("agg",)
@@ -201,7 +204,9 @@ class _Reading:
         simple = place == ("row", 0) or all(
             isinstance(one, _STRICT) or _function(one)[1] for one in node.walk()
         )
-        if len(places) == 1 and place != ("agg",) and simple:
+        if found := self._classified(node):
+            return found
+        if len(places) == 1 and place[0] in ("row", "nav") and simple:
             if place[0] == "row":
                 return "row", self._part(node), place[1]
             return *place[:4], self._part(node), place[4]
@@ -229,19 +234,21 @@ class _Reading:
         """Return an aggregate, its variables, and its argument, None for rows."""
         _, name = _function(node)
         argument = node.expressions[0] if len(node.expressions) == 1 else exp.null()
-        if name.lower() not in EMPTY or isinstance(argument, (exp.Null, exp.Distinct)):
+        of_rows = argument.is_star and name != "COUNT"
+        if name.lower() not in EMPTY or of_rows or isinstance(argument, (exp.Null, exp.Distinct)):
             refuse(written(node), f"the aggregates are {', '.join(EMPTY).upper()}, of one argument")
         if any(_function(one)[1] for one in argument.walk()):
             refuse(written(node), "aggregates are of columns")
         variables = self._variables(argument)
-        if argument.is_star and name != "COUNT":
-            refuse(written(node), f"write {name}(A.x)")
         return name.lower(), variables, None if argument.is_star else argument
 
     # MEASURES
 
-    def measure_item(self, node: exp.Expr) -> tuple[str, str]:
+    def measure_item(self, measure: exp.Expr) -> tuple[str, str]:
         """Return a measure in Spark's SQL over columns of the matches, and its name."""
+        node = measure.this
+        if frame := measure.args.get("window_frame"):
+            refuse(f"{frame} {written(node.unalias())}", f"it is for FIRST, LAST, {', '.join(EMPTY).upper()}")
         if not isinstance(node, exp.Alias):
             refuse(f"the measure {written(node)} without a name", f"write {written(node)} AS x")
         return text_of(self._measured(node.this)), node.alias
@@ -262,16 +269,14 @@ class _Reading:
         column, offset = None, 0
         if name == "MATCH_NUMBER":
             kind, variables = "number", None
-        elif name in (*_NAVIGATIONS, "CLASSIFIER", ""):
+        elif found := self._classified(node):
+            _, named, which, offset = found
+            kind, variables = f"classifier {which}", frozenset(one for one, _ in named)
+        elif name in (*_NAVIGATIONS, ""):
             inner, which, back = node, "last", 0
             if name in _NAVIGATIONS:
-                inner, which, offset, back = self._classified(node) or self._navigated(node)  # type: ignore[arg-type]
-            if _function(inner)[1] == "CLASSIFIER":
-                kind = f"classifier {which}"
-                (of,) = inner.expressions or [None]
-                variables = None if of is None else self._group(of.name, written(inner))
-            else:
-                kind, variables, column = which, self._variables(inner), (self._part(inner), back)
+                inner, which, offset, back = self._navigated(node)  # type: ignore[arg-type]
+            kind, variables, column = which, self._variables(inner), (self._part(inner), back)
         else:
             kind, variables, argument = self._aggregate(node)
             column = None if argument is None else (self._part(argument), 0)
@@ -279,16 +284,20 @@ class _Reading:
         self.measures.append(made)
         return made.name
 
-    def _classified(self, node: exp.Expr) -> tuple[exp.Expr, str, int, int] | None:
-        """Return what FIRST or LAST of CLASSIFIER() is."""
-        inner = node.expressions[0] if node.expressions else node
+    def _classified(self, node: exp.Expr) -> Term | None:
+        """Return CLASSIFIER(), and FIRST or LAST of it, as a term."""
+        inner, which, offset, name = node, "last", 0, _function(node)[1]
+        if name in _NAVIGATIONS and node.expressions and _function(node.expressions[0])[1] == "CLASSIFIER":
+            if name in _NEIGHBOURS:
+                refuse(written(node), "write LAST(CLASSIFIER(), 1)")
+            inner, plain = node.expressions[0], node.copy()
+            plain.expressions[0].replace(exp.column("x"))
+            _, which, offset, _ = self._navigated(plain)  # type: ignore[arg-type]
         if _function(inner)[1] != "CLASSIFIER":
             return None
-        plain = node.copy()
-        plain.expressions[0].replace(exp.column("x"))
-        if _function(node)[1] in _NEIGHBOURS:
-            refuse(written(node), "write LAST(CLASSIFIER(), 1)")
-        return inner, *self._navigated(plain)[1:]  # type: ignore[arg-type]
+        names, (of,) = self.pattern.variables, inner.expressions or [None]
+        group = range(len(names)) if of is None else sorted(self._group(of.name, written(inner)))
+        return "class", tuple((one, names[one]) for one in group), which, offset
 
 
 def _function(node: exp.Expr) -> tuple[bool, str]:

@@ -30,7 +30,8 @@ cdef class Matcher:
     """Finds the matches in the rows of one key, in the standard's order of preference.
 
     A row is looked at once for each partial match. Those that would take the same rows from here on are one,
-    the preferred one: same instruction, same registers, and same start if that matters.
+    the preferred one: same instruction, same registers, and same start. Where the start does not matter, as
+    without WITHIN, all of them go on together; else those of the oldest start alone, and the next ones later.
 
     rules: see `timerheap.spark._patterns.Rules`
     columns: what conditions read, by row
@@ -49,6 +50,8 @@ cdef class Matcher:
     cdef int64_t within, stamp
     cdef size_t most
     cdef int32_t[::1] variables, after, bounds, first, first_of_all
+    cdef const int64_t[::1] times, bits
+    cdef int64_t stop, top
     cdef int64_t[::1] stamps
 
     def __init__(self, rules, columns):
@@ -74,69 +77,89 @@ cdef class Matcher:
 
         bits: which variables each row can be, as far as that depends on the row
         """
-        cdef int64_t ahead
-        while row < stop:  # the next row does not end what time ends before
-            ahead = bits[row + 1] if row + 1 < stop and not self.timed_out else -1
-            self._add(row, times[row], bits[row], ahead, row == first)
-            row += 1
-
-    cdef int _add(
-        self, int64_t row, int64_t time, int64_t bits, int64_t ahead, bint first
-    ) except -1:
-        """Add a row; partial matches that the next row, of the bits `ahead`, ends are not kept."""
         cdef list left
         cdef Attempt attempt
-        cdef size_t count = 0
-        cdef int32_t[::1] starts = self.first_of_all if first else self.first
-        cdef bint begins = self._begins(bits, ahead, starts)
-        if not self.attempts and not begins:
-            return 0
-        if self.attempts:
-            self.expire(time)
-        if begins:
-            attempt = Attempt(row, time)
-            attempt.complete = starts[starts.shape[0] - 1] == _ACCEPT  # nothing follows it
-            attempt.threads = [(pc, None, self.nothing) for pc in starts[:starts.shape[0] - attempt.complete]]
-            self.attempts.append(attempt)
-        left = []
-        self.stamp += 1
-        seen = set() if self.merges and self.registers else None
-        for attempt in self.attempts:
-            if not self.merges:
-                self.stamp += 1
-                seen = set() if self.registers and len(attempt.threads) > 1 else None
-            taken = self._step(attempt, row, bits, ahead, seen)
-            if attempt.threads or attempt.complete:
-                left.append(attempt)
-                count += len(attempt.threads)
-            if taken and self.past_last:
-                break  # a match from an earlier row has this one
-        if count > self.most:
-            self.rules.too_many(count)
-        self.attempts = left
-        if left and not (<Attempt>left[0]).threads:
+        cdef size_t count
+        self.times, self.bits, self.stop, self.top = times, bits, stop, first
+        if not self.merges:
+            self._go_on(row)
+            return
+        while row < stop:
+            if (attempt := self._begun(row)) is not None:
+                self.attempts.append(attempt)
+            left, count = [], 0
+            self.stamp += 1
+            seen = set() if self.registers else None
+            for attempt in self.attempts:
+                taken = self._step(attempt, row, seen)
+                if attempt.threads or attempt.complete:
+                    left.append(attempt)
+                    count += len(attempt.threads)
+                if taken:
+                    break  # a match from an earlier row has this one
+            if count > self.most:
+                self.rules.too_many(count)
+            self.attempts = left
             self._decide()
-        return 0
+            row += 1
 
-    cdef bint _begins(self, int64_t bits, int64_t ahead, int32_t[::1] starts) noexcept:
-        """Return whether a partial match that starts here is left after the row."""
+    cdef int _go_on(self, int64_t row) except -1:
+        """Add rows from `row` on to the oldest partial matches; once they end, begin again behind their start."""
+        cdef Attempt attempt
+        while True:
+            while not self.attempts:
+                if row == self.stop:
+                    return 0
+                attempt = self._begun(row)
+                if attempt is None:
+                    row += 1
+                else:
+                    self.attempts = [attempt]
+            attempt = self.attempts[0]
+            while attempt.threads and row < self.stop:
+                if self._is_over(attempt, self.times[row]):
+                    self._end(attempt)
+                    break
+                self.stamp += 1
+                self._step(attempt, row, set() if self.registers and len(attempt.threads) > 1 else None)
+                if len(attempt.threads) > self.most:
+                    self.rules.too_many(len(attempt.threads))
+                row += 1
+            if attempt.threads:
+                return 0
+            row = self._decide()
+
+    cdef inline int64_t _ahead(self, int64_t row) noexcept:
+        """Return the bits of the next row, if it ends partial matches before time does."""
+        return self.bits[row + 1] if row + 1 < self.stop and not self.timed_out else -1
+
+    cdef Attempt _begun(self, int64_t row):
+        """Return the partial matches that start here, None if none is left after the row."""
+        cdef int32_t[::1] starts = self.first_of_all if row == self.top else self.first
+        cdef int64_t bits = self.bits[row], ahead = self._ahead(row)
         cdef int32_t pc, at
         cdef Py_ssize_t each
+        cdef bint lives = False
+        cdef Attempt attempt
         for each in range(starts.shape[0]):
             pc = starts[each]
-            if pc == _ACCEPT or self.variables[pc] < 0:
-                return True
-            if bits >> self.variables[pc] & 1:
+            lives = pc == _ACCEPT or self.variables[pc] < 0
+            if not lives and bits >> self.variables[pc] & 1:
                 for at in range(self.bounds[pc], self.bounds[pc + 1]):
-                    if self._lives(self.after[at], ahead):
-                        return True
-        return False
+                    lives |= self._lives(self.after[at], ahead)
+            if lives:
+                attempt = Attempt(row, self.times[row])
+                attempt.complete = starts[starts.shape[0] - 1] == _ACCEPT  # nothing follows it
+                attempt.threads = [(pc, None, self.nothing) for pc in starts[:starts.shape[0] - attempt.complete]]
+                return attempt
+        return None
 
     cdef inline bint _lives(self, int32_t pc, int64_t ahead) noexcept:
         return pc == _ACCEPT or self.variables[pc] < 0 or ahead >> self.variables[pc] & 1
 
-    cdef bint _step(self, Attempt attempt, int64_t row, int64_t bits, int64_t ahead, set seen) except -1:
+    cdef bint _step(self, Attempt attempt, int64_t row, set seen) except -1:
         """Add a row to the partial matches of one start, and return whether one is complete with it."""
+        cdef int64_t bits = self.bits[row], ahead = self._ahead(row)
         cdef list old = attempt.threads, threads = []
         cdef tuple thread, here, registers
         cdef int32_t pc, follower, at, variable
@@ -187,16 +210,11 @@ cdef class Matcher:
                     found[at] = (*value, row)
         return tuple(found)
 
-    cpdef int expire(self, int64_t time) except -1:
+    def expire(self, int64_t time):
         """Drop partial matches that a row of this time or later would make too long."""
-        cdef Attempt attempt
-        if not self.attempts or not self._is_over(<Attempt>self.attempts[0], time):
-            return 0
-        for attempt in self.attempts:
-            if not self._is_over(attempt, time):
-                break
-            self._end(attempt)
-        return self._decide()
+        while self.attempts and self._is_over(<Attempt>self.attempts[0], time):
+            self._end(<Attempt>self.attempts[0])
+            self._go_on(self._decide())
 
     cdef inline bint _is_over(self, Attempt attempt, int64_t time) noexcept:
         return time > attempt.time and time - attempt.time >= self.within
@@ -204,13 +222,16 @@ cdef class Matcher:
     def finish(self):
         """End the partition."""
         cdef Attempt attempt
-        for attempt in self.attempts:
-            for pc, cell, _ in attempt.threads:
-                if self.rules.pattern.at_end[pc]:
-                    attempt.best, attempt.complete = cell, True
-                    break
-            self._end(attempt)
-        self._decide()
+        while self.attempts:
+            for attempt in self.attempts:
+                for pc, cell, _ in attempt.threads:
+                    if self.rules.pattern.at_end[pc]:
+                        attempt.best, attempt.complete = cell, True
+                        break
+                self._end(attempt)
+            row = self._decide()
+            if not self.merges:
+                self._go_on(row)
 
     cdef int _end(self, Attempt attempt) except -1:
         if self.timed_out and attempt.threads and not attempt.complete:
@@ -218,12 +239,14 @@ cdef class Matcher:
         attempt.threads = []
         return 0
 
-    cdef int _decide(self) except -1:
-        """Add the matches that are decided to those that were found."""
+    cdef int64_t _decide(self) except -1:
+        """Add the matches that are decided to those that were found; return where the next one can start."""
         cdef Attempt attempt
+        cdef int64_t resume = 0
         cdef list rows, taken
         while self.attempts and not (<Attempt>self.attempts[0]).threads:
             attempt = self.attempts.pop(0)
+            resume = attempt.start + 1
             if attempt.complete or attempt.lost:
                 rows, taken, cell = [], [], attempt.best
                 while cell is not None:
@@ -241,4 +264,4 @@ cdef class Matcher:
                     continue
                 resume = rows[-1] + 1 if rows and self.past_last else self.rules.resume(attempt.start, rows, taken)
                 self.attempts = [one for one in self.attempts if (<Attempt>one).start >= resume]
-        return 0
+        return resume

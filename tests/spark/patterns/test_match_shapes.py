@@ -656,6 +656,12 @@ def test_forms_around_the_clause_are_refused(query: str, message: str) -> None:
         parsed(query)
 
 
+def test_columns_have_any_name(spark: SparkSession) -> None:
+    df = spark.sql("SELECT 'x' AS of, timestamp_seconds(id) AS time, id AS bits FROM range(3)")
+    clause = "ORDER BY time, bits MEASURES SUM(bits) AS x ALL ROWS PER MATCH PATTERN (A+)"
+    assert match_cases.answers(spark, df, [("x", clause)]) == [[(0,), (1,), (3,)]]
+
+
 @pytest.mark.promises(
     "Flink SQL", "refused", "measures of measures", note="compute them in the SELECT of the query"
 )

@@ -179,10 +179,15 @@ def test_partial_matches_can_be_read_and_some_changes_continue_them(
     streams.run(matches(spark, select="k, last"), tmp_path)
     state = read_checkpoint(spark, tmp_path / "checkpoint")
     kept = {row["k"]: row["value"] for row in state.state("matches").collect()}
-    assert {k: [row["time"] for row in value["rows"]] for k, value in kept.items()} == {
+    assert {k: [row["__timerheap_time"] for row in value["rows"]] for k, value in kept.items()} == {
         1: [1_000, 2_000], 2: [2_000]
     }  # fmt: skip
-    assert sorted(kept[1]["rows"][0].asDict()) == ["__timerheap_of:n", "__timerheap_of:ts", "time"]
+    assert sorted(kept[1]["rows"][0].asDict()) == [
+        "__timerheap_bits",
+        "__timerheap_of:n",
+        "__timerheap_of:ts",
+        "__timerheap_time",
+    ]
     assert [row["epoch_ms"] for row in state.timers().orderBy("k").collect()] == [10_999, 11_999]
 
     orders(spark, tmp_path / "rows", [[(1, 6, 2)]])

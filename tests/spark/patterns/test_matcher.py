@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,14 @@ def test_a_long_match_is_found() -> None:
     n = 20_000
     bits = [1, *[2] * (n - 2), 4]
     ((start, rows),) = matches(rules_of("A B* C"), [], range(n), bits)
+    assert (start, len(rows)) == (0, n)
+
+
+@pytest.mark.parametrize(("skip", "within"), [("past last row", 10**9), ("to last", None)])
+def test_a_long_match_is_found_of_which_each_row_could_begin_one(skip: str, within: int | None) -> None:
+    n = 20_000
+    rules = replace(rules_of("A+ B", skip, within), target=frozenset([1]))
+    ((start, rows),) = matches(rules, [], range(n), [*[1] * (n - 1), 2])
     assert (start, len(rows)) == (0, n)
 
 

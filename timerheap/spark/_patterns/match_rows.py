@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timerheap._native._core import Attempt, Matcher, row_order
 from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTimers
-from timerheap.spark._columns import TIMED_OUT
+from timerheap.spark._columns import HIDDEN, TIMED_OUT
 from timerheap.spark._patterns.conditions import (
     OPERATORS,
     Column,
@@ -33,6 +34,8 @@ _THREAD = pa.struct({"start": pa.int32(), "next": pa.int32(), "taken": pa.list_(
 """A partial match: its first row, its next instruction, and what its rows are taken as."""
 
 _TIMER = "match"
+_TIME, _BITS = f"{HIDDEN}time", f"{HIDDEN}bits"
+"""Of the rows of a state: the ms, and which variables they can be, null for those that wait for others."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class MatchRows(BatchProcessFunction):
         self._counts = any(one.kind == "number" for one in plan.measures)
 
     def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
-        rows = pa.struct([pa.field("time", pa.int64()), *self._plan.rows])
+        rows = pa.struct([(_TIME, pa.int64()), (_BITS, pa.int64()), *self._plan.rows])
         fields = {"mark": pa.int64(), "number": pa.int64(), "waiting": pa.int32(), "rows": pa.list_(rows)}
         self._type = pa.struct({**fields, "threads": pa.list_(_THREAD)})
         self._state = runtime_context.get_state(ValueStateDescriptor("matches", self._type))
@@ -120,7 +123,8 @@ class MatchRows(BatchProcessFunction):
         watermark, rules = timers.current_watermark(), self._rules
         held = _Held(self._state.values(keys).cast(self._type), self._plan.mark)
         rows = _Rows(keys, held, batch, ids[: len(times)], times, self._plan.lead_within)
-        bits = self._bits(rows)
+        known = batch is None and not self._plan.ahead  # of all rows, of which the state may lack columns
+        rows.bits = bits = rows.known_bits(np.zeros(len(rows), np.int64) if known else self._bits(rows))
         values = [plain(rows.column(column)) for column in self._columns]
         kept, matcher = _Kept(self._plan.mark), Matcher(rules, values)
         counts = [0]
@@ -255,7 +259,7 @@ class _Held:
         """Return the partial matches of a key, whose rows begin at `low`."""
         found: list[Attempt] = []
         known: dict[tuple[int, int], Any] = {}  # of an attempt, whose partial matches share their first rows
-        for start, pc, all_taken in map(dict.values, self._threads[key] or ()):
+        for start, follows, all_taken in map(dict.values, self._threads[key] or ()):
             if not found or found[-1].start != start + low:
                 found.append(Attempt(start + low, times[start + low]))
                 known = {}
@@ -266,10 +270,10 @@ class _Held:
                     more = registers and matcher.taken_with(registers, row, taken >> 1)
                     known[at] = (cell, row, taken), more
                 cell, registers = known[at]
-            if pc == ACCEPT:
+            if follows == ACCEPT:
                 found[-1].best, found[-1].complete = cell, True
             else:
-                found[-1].threads.append((pc, cell, registers))
+                found[-1].threads.append((follows, cell, registers))
         return found
 
 
@@ -287,12 +291,13 @@ class _Rows:
     ) -> None:
         self._held, self._batch, self._count, self._within = held, batch, len(held.rows), lead_within
         all_ids = np.concatenate([np.repeat(keys, held.counts), ids])
-        all_times = np.concatenate([np.asarray(held.rows.field("time")), times])
+        all_times = np.concatenate([np.asarray(held.rows.field(_TIME)), times])
         order = row_order(all_ids, all_times, all_times)  # stable: what has come is in its order
         self._order, self.times = pa.array(order), all_times[order]
         self._bounds = np.searchsorted(all_ids[order], keys), np.searchsorted(all_ids[order], keys, "right")
         self._of_key = [np.repeat(one, self._bounds[1] - self._bounds[0]) for one in self._bounds]
         self._columns: dict[Column, pa.Array] = {}
+        self.bits = np.empty(0, np.int64)
 
     def __len__(self) -> int:
         return len(self.times)
@@ -337,11 +342,18 @@ class _Rows:
             return pa.nulls(self._count, pa.bool_())  # no row has come, so no condition is asked
         return pa.concat_arrays([part.cast(parts[0].type) for part in parts])
 
-    def stored(self, at: np.ndarray) -> pa.StructArray:
+    def known_bits(self, bits: np.ndarray) -> np.ndarray:
+        """Return the bits of rows, for those that were looked at as the state has them."""
+        known = pa.concat_arrays(
+            [self._held.rows.field(_BITS), pa.nulls(len(self) - self._count, pa.int64())]
+        )
+        return np.asarray(pc.coalesce(known.take(self._order), pa.array(bits)))
+
+    def stored(self, at: np.ndarray, waits: np.ndarray) -> pa.StructArray:
         """Return rows as the state has them."""
         fields = list(self._held.rows.type)
-        columns = [pa.array(self.times[at])]
-        columns += [self.column((field.name, 0)).take(pa.array(at)) for field in fields[1:]]
+        columns = [pa.array(self.times[at]), pa.array(self.bits[at], mask=waits)]
+        columns += [self.column((field.name, 0)).take(pa.array(at)) for field in fields[2:]]
         return pa.StructArray.from_arrays(
             [column.cast(field.type) for column, field in zip(columns, fields, strict=True)], fields=fields
         )
@@ -379,7 +391,8 @@ class _Kept:
         lows, highs, numbers, waiting = (np.array(one, np.int64) for one in zip(*self._spans, strict=True))
         counts = highs - lows
         bounds = pa.array(np.append(0, np.cumsum(counts)), pa.int32())
-        stored = rows.stored(np.concatenate([np.arange(low, high) for low, high, *_ in self._spans]))
+        at = np.concatenate([np.arange(low, high) for low, high, *_ in self._spans])
+        stored = rows.stored(at, at >= np.repeat(highs - waiting, counts))
         lists = [pa.ListArray.from_arrays(bounds, stored), pa.array(self._threads, pa.list_(_THREAD))]
         marks = pa.array(np.full(len(counts), self._mark))
         columns = [marks, pa.array(numbers), pa.array(waiting), *lists]

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from timerheap.spark._columns import TIMED_OUT
 from timerheap.spark._compat import to_arrow_schema
-from timerheap.spark._patterns.conditions import OPERATORS, Term, leaves
+from timerheap.spark._patterns.conditions import OPERATORS, Term, columns_of, leaves, of_rows
 from timerheap.spark._patterns.match_rows import MatchPlan, MatchRows
 from timerheap.spark._patterns.measures import Measure
 from timerheap.spark._sql.nodes import Matched
@@ -67,9 +67,10 @@ def matching(
             name = node.pattern.variables[number]
             raise ValueError(f"query: DEFINE {name} must be a condition, got a value of type {type_}")
     stored = [one.column[0] for one in node.measures if one.column]
-    for leaf in (leaf for term in node.defined if term for leaf in leaves(term)):
-        place = {"row": 1 if leaf[2] or node.ahead else None, "nav": 4, "agg": 3, "class": None}[leaf[0]]
-        stored += [leaf[place]] if place and leaf[place] else []
+    for term in filter(None, node.defined):
+        for leaf in leaves(term):
+            if leaf[0] != "row" or leaf[2] or node.ahead or not of_rows(term):
+                stored += [name for name, _ in columns_of(leaf)]
     others = [name for name in shown if name not in node.keys]
     rows = to_arrow_schema(StructType([df.schema[name] for name in sorted({*stored, *others})]))
     fields = [StructField(one.name, _type(one, df)) for one in node.measures]

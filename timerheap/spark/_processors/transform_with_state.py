@@ -68,7 +68,9 @@ def run_processor(
     arrow_schema("df", df.schema)
     key_groups(max_parallelism)
     sent: StatefulProcessor = sendable(processor, StatefulProcessor, argument="processor", opener="init")
-    mode = _time_mode(time_mode)
+    mode = _TIME_MODES.get(time_mode.lower()) if isinstance(time_mode, str) else None
+    if mode is None:
+        raise ValueError(f'time_mode must be "None", "ProcessingTime" or "EventTime", got {time_mode!r}')
     if not isinstance(output_mode, str):
         raise TypeError(f'output_mode must be "Append" or "Update", got {output_mode!r}')
     start: Start | None
@@ -147,13 +149,6 @@ def _key_columns(source: str, df: DataFrame, argument: str, key: object) -> list
             f"it with {source}.withColumn() first"
         )
     return key_columns(df, argument, names)
-
-
-def _time_mode(time_mode: object) -> TimeMode:
-    found = _TIME_MODES.get(time_mode.lower()) if isinstance(time_mode, str) else None
-    if found is None:
-        raise ValueError(f'time_mode must be "None", "ProcessingTime" or "EventTime", got {time_mode!r}')
-    return found
 
 
 def _event_time(df: DataFrame) -> tuple[str, ...]:
@@ -305,18 +300,8 @@ def transform_with_state(
     A checkpoint of Spark's own ``transformWithState`` cannot be continued in place; pass its state as
     `initial_state`. Streams need the RocksDB state store.
     """
-    return run_processor(
-        "rows",
-        df,
-        key,
-        processor,
-        output_schema,
-        output_mode,
-        time_mode,
-        initial_state,
-        event_time_column_name,
-        max_parallelism,
-    )
+    given = df, key, processor, output_schema, output_mode, time_mode, initial_state
+    return run_processor("rows", *given, event_time_column_name, max_parallelism)
 
 
 def transform_with_state_in_pandas(
@@ -347,15 +332,5 @@ def transform_with_state_in_pandas(
     -------
     pyspark.sql.DataFrame
     """
-    return run_processor(
-        "frames",
-        df,
-        key,
-        processor,
-        output_schema,
-        output_mode,
-        time_mode,
-        initial_state,
-        event_time_column_name,
-        max_parallelism,
-    )
+    given = df, key, processor, output_schema, output_mode, time_mode, initial_state
+    return run_processor("frames", *given, event_time_column_name, max_parallelism)

@@ -224,11 +224,10 @@ def _row_columns(query: Query, df: DataFrame) -> dict[str, Column]:
             columns[name] = _time_of(type_, F.unix_millis(_column("buffered_rows", df, time)))
         elif name == INPUT:
             columns[name] = F.when(quoted(shown[SIDES[0]]).isNotNull(), 0).otherwise(1).cast(type_)
+        elif name in query.ties and shown[name] not in df.columns:
+            columns[name] = F.lit(None).cast(type_)
         else:
-            if name in query.ties and shown[name] not in df.columns:
-                columns[name] = F.lit(None).cast(type_)
-            else:
-                columns[name] = _column("buffered_rows", df, shown[name], type_)
+            columns[name] = _column("buffered_rows", df, shown[name], type_)
     return columns
 
 

@@ -108,8 +108,7 @@ def search(ids: np.ndarray, times: np.ndarray, lefts: int, exact: bool, every: b
 class AsofJoinRunner(Runner):
     """Joins the rows that the watermark has passed."""
 
-    any_order = True
-    decides_lateness = True  # late rows are structs of one input, whose columns come one by one
+    any_order = decides_lateness = True  # late rows are structs of one input, whose columns come one by one
     fired_timers = 0
 
     def __init__(self, work: AsofJoinWork, query: Query) -> None:
@@ -129,9 +128,6 @@ class AsofJoinRunner(Runner):
         assert isinstance(state, StateTable)
         self._group, self._versions, self._output = group, state, output
         self._watermark = group.watermark
-
-    def process(self, rows: KeyedRows, watermark: int) -> None:
-        raise NotImplementedError("an as-of join has its rows in event-time order")
 
     def replay(self, rows: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Join rows, in any order, and keep the newest right row of each key."""
@@ -169,12 +165,6 @@ class AsofJoinRunner(Runner):
             self._mark(found.asked, stored, used_now)
             self._keep(rows.rows, newest, found.keys, kept, expiry, used[found.newest])
         self._forget(watermark)
-
-    def advance(self, watermark: int) -> None:
-        """Do nothing: `replay` has done all."""
-
-    def advance_clock(self, now: int) -> None:
-        """Do nothing: time passes with the watermark alone."""
 
     def _times(self, column: pa.Array) -> np.ndarray:
         """Return times in their own unit, which is finer than the watermark's: int64, 0 for null."""

@@ -125,9 +125,6 @@ class OverRunner(Runner):
         assert isinstance(table, StateTable)
         return table
 
-    def process(self, rows: KeyedRows, watermark: int) -> None:
-        raise NotImplementedError("functions OVER rows have them in event-time order")
-
     def replay(self, rows: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Compute the functions of rows, in any order, and emit those that wait for nothing more."""
         new = self._sorted(rows, order)
@@ -149,12 +146,6 @@ class OverRunner(Runner):
             self._keep(keys, there, columns, waits, watermark)
         elif len(self._rows):  # nothing follows on the end of time
             self._rows.put_many(keys, pa.nulls(len(keys), self._type))
-
-    def advance(self, watermark: int) -> None:
-        """Do nothing: `replay` has done all."""
-
-    def advance_clock(self, now: int) -> None:
-        """Do nothing: time passes with the watermark alone."""
 
     def _times(self, rows: pa.RecordBatch) -> np.ndarray:
         """Return times in their own unit, which is finer than the watermark's."""

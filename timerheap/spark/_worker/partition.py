@@ -136,7 +136,8 @@ class Runner(ABC):
     """Runs the work of a query in one task, on one key group after the other.
 
     The engine calls `open`, then for each key group of each micro-batch `begin`, `process` and `advance` or
-    `replay` in their place, and `advance_clock`; finally `close`.
+    `replay` in their place, and `advance_clock`; finally `close`. Work that is always in event-time order has
+    neither `process` nor `advance`.
 
     rows_ahead: the rows that were processed ahead of due timers
     fired_timers: the number of timers that have fired so far
@@ -175,9 +176,9 @@ class Runner(ABC):
         """Process rows that go to every key group."""
         raise NotImplementedError(f"{type(self).__name__} takes no rows that go to every key group")
 
-    @abstractmethod
     def process(self, rows: KeyedRows, watermark: int) -> None:
         """Process rows in the order of arrival; `watermark` follows, so that timers up to it are due."""
+        raise NotImplementedError(f"{type(self).__name__} has its rows in event-time order")
 
     @abstractmethod
     def replay(self, rows: KeyedRows, order: np.ndarray, watermark: int) -> None:
@@ -189,13 +190,12 @@ class Runner(ABC):
             other rows
         """
 
-    @abstractmethod
     def advance(self, watermark: int) -> None:
         """Advance the watermark, and fire the event-time timers that it passes."""
+        raise NotImplementedError(f"{type(self).__name__} has its rows in event-time order")
 
-    @abstractmethod
-    def advance_clock(self, now: int) -> None:
-        """Fire the processing-time timers before `now`."""
+    def advance_clock(self, now: int) -> None:  # noqa: B027
+        """Fire the processing-time timers before `now`, if there can be any."""
 
 
 def _earliest(ids: np.ndarray, timestamps: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -5,97 +5,62 @@ The heaps, and the vocabulary of functions that run on Spark (`timerheap.spark`)
 `timerheap.async_io`, and Flink's runtime classes in `timerheap.flink`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import importlib
+import typing
+from inspect import ismodule as _ismodule
 
-from timerheap._native._core import KeyTimerHeap, TimerHeap
-from timerheap.broadcast import BroadcastState, KeyedBroadcastProcessFunction, ReadOnlyBroadcastState
-from timerheap.functions import (
-    AggregateFunction,
-    BatchProcessFunction,
-    BatchRuntimeContext,
-    BatchTimerService,
-    DueTimers,
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    RuntimeContext,
-    TimerService,
-)
-from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
-from timerheap.metrics import Counter, Distribution, DistributionResult, Meter, MetricGroup
-from timerheap.output_tag import OutputTag
-from timerheap.row import Row
-from timerheap.state import (
-    AggregatingState,
-    AggregatingStateDescriptor,
-    BatchValueState,
-    ListState,
-    ListStateDescriptor,
-    MapState,
-    MapStateDescriptor,
-    ReducingState,
-    ReducingStateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
-from timerheap.state_ttl import StateTtlConfig
-from timerheap.time import Duration, Time, TimeDomain
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, Timer, TimerBatch, round_up
-from timerheap.types import TypeInformation, Types
-from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
+from timerheap._native._core import KeyTimerHeap as KeyTimerHeap
+from timerheap._native._core import TimerHeap as TimerHeap
+from timerheap.broadcast import BroadcastState as BroadcastState
+from timerheap.broadcast import KeyedBroadcastProcessFunction as KeyedBroadcastProcessFunction
+from timerheap.broadcast import ReadOnlyBroadcastState as ReadOnlyBroadcastState
+from timerheap.functions import AggregateFunction as AggregateFunction
+from timerheap.functions import BatchProcessFunction as BatchProcessFunction
+from timerheap.functions import BatchRuntimeContext as BatchRuntimeContext
+from timerheap.functions import BatchTimerService as BatchTimerService
+from timerheap.functions import DueTimers as DueTimers
+from timerheap.functions import KeyedCoProcessFunction as KeyedCoProcessFunction
+from timerheap.functions import KeyedProcessFunction as KeyedProcessFunction
+from timerheap.functions import RuntimeContext as RuntimeContext
+from timerheap.functions import TimerService as TimerService
+from timerheap.interval_join import IntervalJoin as IntervalJoin
+from timerheap.interval_join import ProcessJoinFunction as ProcessJoinFunction
+from timerheap.metrics import Counter as Counter
+from timerheap.metrics import Distribution as Distribution
+from timerheap.metrics import DistributionResult as DistributionResult
+from timerheap.metrics import Meter as Meter
+from timerheap.metrics import MetricGroup as MetricGroup
+from timerheap.output_tag import OutputTag as OutputTag
+from timerheap.row import Row as Row
+from timerheap.state import AggregatingState as AggregatingState
+from timerheap.state import AggregatingStateDescriptor as AggregatingStateDescriptor
+from timerheap.state import BatchValueState as BatchValueState
+from timerheap.state import ListState as ListState
+from timerheap.state import ListStateDescriptor as ListStateDescriptor
+from timerheap.state import MapState as MapState
+from timerheap.state import MapStateDescriptor as MapStateDescriptor
+from timerheap.state import ReducingState as ReducingState
+from timerheap.state import ReducingStateDescriptor as ReducingStateDescriptor
+from timerheap.state import ValueState as ValueState
+from timerheap.state import ValueStateDescriptor as ValueStateDescriptor
+from timerheap.state_ttl import StateTtlConfig as StateTtlConfig
+from timerheap.time import Duration as Duration
+from timerheap.time import Time as Time
+from timerheap.time import TimeDomain as TimeDomain
+from timerheap.timer import MAX_WATERMARK as MAX_WATERMARK
+from timerheap.timer import MIN_WATERMARK as MIN_WATERMARK
+from timerheap.timer import Timer as Timer
+from timerheap.timer import TimerBatch as TimerBatch
+from timerheap.timer import round_up as round_up
+from timerheap.types import TypeInformation as TypeInformation
+from timerheap.types import Types as Types
+from timerheap.watermarks import TimestampAssigner as TimestampAssigner
+from timerheap.watermarks import WatermarkStrategy as WatermarkStrategy
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from timerheap.windows import *  # noqa: F403
-
-__all__ = [
-    "MAX_WATERMARK",
-    "MIN_WATERMARK",
-    "AggregateFunction",
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "BatchProcessFunction",
-    "BatchRuntimeContext",
-    "BatchTimerService",
-    "BatchValueState",
-    "BroadcastState",
-    "Counter",
-    "Distribution",
-    "DistributionResult",
-    "DueTimers",
-    "Duration",
-    "IntervalJoin",
-    "KeyTimerHeap",
-    "KeyedBroadcastProcessFunction",
-    "KeyedCoProcessFunction",
-    "KeyedProcessFunction",
-    "ListState",
-    "ListStateDescriptor",
-    "MapState",
-    "MapStateDescriptor",
-    "Meter",
-    "MetricGroup",
-    "OutputTag",
-    "ProcessJoinFunction",
-    "ReadOnlyBroadcastState",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "Row",
-    "RuntimeContext",
-    "StateTtlConfig",
-    "Time",
-    "TimeDomain",
-    "Timer",
-    "TimerBatch",
-    "TimerHeap",
-    "TimerService",
-    "TimestampAssigner",
-    "TypeInformation",
-    "Types",
-    "ValueState",
-    "ValueStateDescriptor",
-    "WatermarkStrategy",
-    "round_up",
-]
+else:
+    __all__ = [name for name, value in list(globals().items()) if name[0] != "_" and not _ismodule(value)]
 
 _REFUSED = {
     **dict.fromkeys(
@@ -125,7 +90,7 @@ def __getattr__(name: str) -> object:
     if name in _REFUSED:
         raise ImportError(f"timerheap has no {name}: {_REFUSED[name]}")
     if not name.startswith("_"):  # imported when used, since many programs have no windows
-        windows = import_module("timerheap.windows")
+        windows = importlib.import_module("timerheap.windows")
         if name in windows.__all__:
             return getattr(windows, name)
     raise AttributeError(f"module 'timerheap' has no attribute {name!r}")

@@ -19,19 +19,10 @@ import pyarrow as pa
 from pyspark import SparkConf, SparkContext, __version__
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import Column, DataFrame, GroupedData, Row, SparkSession, conversion
+from pyspark.sql import types as T
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas import types
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    LongType,
-    MapType,
-    StructField,
-    StructType,
-    TimestampType,
-    UserDefinedType,
-)
 
 from timerheap._moments import local_time, micros_of
 from timerheap.spark._arrow import map_type
@@ -55,28 +46,28 @@ _UTC = _if_known(types.to_arrow_schema, timezone="UTC")  # before 4.2 timestamps
 _TUPLES = _if_known(ArrowTableToRowsConversion.convert, return_as_tuples=True)  # 4.0: Rows, also tuples
 
 
-def to_arrow_schema(schema: StructType, *, large: bool = False) -> pa.Schema:
+def to_arrow_schema(schema: T.StructType, *, large: bool = False) -> pa.Schema:
     """Return the Arrow schema of a type, with timestamps in UTC, and text and bytes of large types or not."""
     return types.to_arrow_schema(schema, **_UTC, prefers_large_types=large)
 
 
-def in_types_of_spark(results: pa.Table, type_: StructType, packed: pa.Table) -> pa.Table:
+def in_types_of_spark(results: pa.Table, type_: T.StructType, packed: pa.Table) -> pa.Table:
     """Return results in the Arrow types that Spark expects of ``applyInArrow`` with the input `packed`."""
     large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
     return results.cast(to_arrow_schema(type_, large=large and _LARGE_RESULTS))
 
 
-def to_arrow_type(type_: DataType) -> pa.DataType:
+def to_arrow_type(type_: T.DataType) -> pa.DataType:
     """Return the Arrow type of a type, with timestamps in UTC."""
     return types.to_arrow_type(type_, **_UTC)
 
 
-class _Moment(UserDefinedType):
+class _Moment(T.UserDefinedType):
     """A timestamp in local time; PySpark's own conversions lose its ``fold``."""
 
     @classmethod
-    def sqlType(cls) -> DataType:
-        return LongType()
+    def sqlType(cls) -> T.DataType:
+        return T.LongType()
 
     def serialize(self, obj: Any) -> Any:
         return micros_of(obj)
@@ -85,16 +76,16 @@ class _Moment(UserDefinedType):
         return local_time(datum)
 
 
-def with_moments(type_: DataType) -> Any:
+def with_moments(type_: T.DataType) -> Any:
     """Return a type that converts timestamps from and to numbers, and keeps their ``fold``."""
-    if isinstance(type_, TimestampType):
+    if isinstance(type_, T.TimestampType):
         return _Moment()
-    if isinstance(type_, ArrayType):
-        return ArrayType(with_moments(type_.elementType))
-    if isinstance(type_, MapType):
-        return MapType(with_moments(type_.keyType), with_moments(type_.valueType))
-    if isinstance(type_, StructType):
-        return StructType([StructField(field.name, with_moments(field.dataType)) for field in type_])
+    if isinstance(type_, T.ArrayType):
+        return T.ArrayType(with_moments(type_.elementType))
+    if isinstance(type_, T.MapType):
+        return T.MapType(with_moments(type_.keyType), with_moments(type_.valueType))
+    if isinstance(type_, T.StructType):
+        return T.StructType([T.StructField(field.name, with_moments(field.dataType)) for field in type_])
     return type_
 
 
@@ -102,21 +93,21 @@ def _number(type_: pa.DataType) -> pa.DataType:
     return pa.int64() if getattr(type_, "tz", None) else type_
 
 
-def _with_numbers(table: pa.Table, type_: StructType) -> tuple[pa.Table, Any]:
+def _with_numbers(table: pa.Table, type_: T.StructType) -> tuple[pa.Table, Any]:
     columns, types = [], []
     for field, column in zip(type_, table.columns, strict=True):
         number, own = map_type(column.type, _number), '"type":"udt"' not in field.json()
         columns.append(column.cast(number) if own and number != column.type else column)
-        types.append(StructField(field.name, with_moments(field.dataType)) if own else field)
-    return pa.Table.from_arrays(columns, names=type_.names), StructType(types)
+        types.append(T.StructField(field.name, with_moments(field.dataType)) if own else field)
+    return pa.Table.from_arrays(columns, names=type_.names), T.StructType(types)
 
 
-def to_tuples(table: pa.Table, type_: StructType) -> list[tuple[Any, ...]]:
+def to_tuples(table: pa.Table, type_: T.StructType) -> list[tuple[Any, ...]]:
     """Return the rows of a table as Python values, in tuples."""
     return ArrowTableToRowsConversion.convert(*_with_numbers(table, type_), **_TUPLES)
 
 
-def to_rows(table: pa.Table, type_: StructType) -> list[Row]:
+def to_rows(table: pa.Table, type_: T.StructType) -> list[Row]:
     """Return the rows of a table as PySpark does."""
     rows: Any = ArrowTableToRowsConversion.convert(*_with_numbers(table, type_))
     return cast(list[Row], rows)
@@ -138,7 +129,7 @@ def to_frame(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:
 
 def to_record_batch(
     frame: pd.DataFrame,
-    type_: StructType,
+    type_: T.StructType,
     zone: str,
     *,
     safe: bool = False,
@@ -152,7 +143,7 @@ def to_record_batch(
     if hasattr(conversion, "PandasToArrowConversion"):
         batch = conversion.PandasToArrowConversion.convert(
             [frame],
-            StructType([StructField("_0", type_)]),
+            T.StructType([T.StructField("_0", type_)]),
             timezone=zone,
             safecheck=safe,
             arrow_cast=infer,
@@ -196,7 +187,7 @@ def with_columns(df: DataFrame, columns: dict[str, Column]) -> DataFrame:
     return df.withColumns(columns) if columns else df
 
 
-def nullable(rows: StructType) -> StructType:
+def nullable(rows: T.StructType) -> T.StructType:
     """Return a type whose fields may all be null, at every depth."""
     return rows._as_nullable()
 
@@ -412,7 +403,7 @@ def timeout_kind(state: GroupState) -> str:
     return state._timeout_conf
 
 
-def type_of_state(state: GroupState) -> StructType:
+def type_of_state(state: GroupState) -> T.StructType:
     """Return the type of a group's state."""
     return state._value_schema
 

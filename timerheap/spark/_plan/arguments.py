@@ -12,19 +12,7 @@ from pyspark.cloudpickle import dumps
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    AtomicType,
-    DataType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql import types as T
 
 from timerheap._arguments import not_negative
 from timerheap._values import expect_shallow
@@ -64,7 +52,7 @@ def key_groups(max_parallelism: object) -> int | None:
     return max_parallelism
 
 
-def named_column(df: DataFrame, argument: str, name: object) -> DataType:
+def named_column(df: DataFrame, argument: str, name: object) -> T.DataType:
     """Return the type of a column whose name is unique in `df`."""
     if not isinstance(name, str):
         raise TypeError(f"{argument} must be a column name, got {name!r}; pass a str or a Column")
@@ -97,12 +85,12 @@ def key_columns(df: DataFrame, argument: str, key: object) -> list[str]:
     return names
 
 
-def is_atomic(type_: DataType) -> bool:
+def is_atomic(type_: T.DataType) -> bool:
     """Return whether values of a type can be compared: it is not nested, and not variant."""
-    return isinstance(type_, AtomicType) and not isinstance(type_, VariantType)
+    return isinstance(type_, T.AtomicType) and not isinstance(type_, T.VariantType)
 
 
-def _atomic(argument: str, name: str, type_: DataType) -> None:
+def _atomic(argument: str, name: str, type_: T.DataType) -> None:
     shown = shown_name(name)
     if not is_atomic(type_):
         raise ValueError(
@@ -118,20 +106,20 @@ def _atomic(argument: str, name: str, type_: DataType) -> None:
         )
 
 
-def collation_of(type_: DataType) -> str | None:
+def collation_of(type_: T.DataType) -> str | None:
     """Return the first collation in a type that is not UTF8_BINARY; None if all strings compare by bytes."""
-    if isinstance(type_, StringType):
+    if isinstance(type_, T.StringType):
         return None if type_.isUTF8BinaryCollation() else type_.collation
     return next((found for found in map(collation_of, types_in(type_)) if found is not None), None)
 
 
-def types_in(type_: DataType) -> list[DataType]:
+def types_in(type_: T.DataType) -> list[T.DataType]:
     """Return the types directly inside a type, none if it is not nested."""
-    if isinstance(type_, StructType):
+    if isinstance(type_, T.StructType):
         return [field.dataType for field in type_]
-    if isinstance(type_, ArrayType):
+    if isinstance(type_, T.ArrayType):
         return [type_.elementType]
-    return [type_.keyType, type_.valueType] if isinstance(type_, MapType) else []
+    return [type_.keyType, type_.valueType] if isinstance(type_, T.MapType) else []
 
 
 def expect_event_time(
@@ -158,7 +146,7 @@ def expect_event_time(
                 )
         return WatermarkStrategy.no_watermarks()
     type_ = named_column(df, named, event_time)
-    if not isinstance(type_, (TimestampType, TimestampNTZType, LongType)):
+    if not isinstance(type_, (T.TimestampType, T.TimestampNTZType, T.LongType)):
         raise ValueError(
             f"{named} must be a timestamp or a bigint of epoch milliseconds, got column "
             f"{shown_name(str(event_time))!r} of type {type_.simpleString()}; cast it: "
@@ -303,17 +291,17 @@ def changed_states(state_changes: object) -> dict[str, Any]:
     return {"drop_state": dropped, "rename_state": every}
 
 
-def parsed_schema(output_schema: object) -> StructType:
+def parsed_schema(output_schema: object) -> T.StructType:
     """Return the result's type, parsed if it is a DDL string, and checked."""
     type_ = parsed_ddl("output_schema", output_schema)
     arrow_schema("output_schema", type_)
-    return cast(StructType, type_)
+    return cast(T.StructType, type_)
 
 
 def parsed_ddl(argument: str, schema: object) -> object:
     """Return the type of a DDL string, and everything else as it is."""
     try:
-        return StructType.fromDDL(schema) if isinstance(schema, str) else schema
+        return T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
     except ParseException as e:
         raise ValueError(
             f"{argument} must be a DDL string such as 'plane string, at bigint', got {schema!r}: {e}"
@@ -322,7 +310,7 @@ def parsed_ddl(argument: str, schema: object) -> object:
 
 def arrow_schema(argument: str, type_: object) -> pa.Schema:
     """Return the Arrow schema of a StructType with unique column names."""
-    if not isinstance(type_, StructType):
+    if not isinstance(type_, T.StructType):
         raise TypeError(
             f"{argument} must be a DDL string such as 'plane string, at bigint', or a StructType, got "
             f"{type_!r}"
@@ -412,8 +400,8 @@ class Columns:
 
     def with_assigned_time(self, assigner: TimestampAssigner) -> DataFrame:
         """Return the rows with the event time that an assigner computes, in the column `TIME`."""
-        fields = [StructField(field.name, field.dataType) for field in self.df.schema]
-        timed = StructType([*fields, StructField(TIME, LongType())])
+        fields = [T.StructField(field.name, field.dataType) for field in self.df.schema]
+        timed = T.StructType([*fields, T.StructField(TIME, T.LongType())])
         return map_batches(self.df, AssignedTimes(assigner, self.df.schema), timed)
 
     def event_time(self, argument: str, column: Any) -> Any:
@@ -424,7 +412,7 @@ class Columns:
         marked = [
             field.name
             for field in self._source.schema
-            if DELAY in field.metadata and isinstance(field.dataType, (TimestampType, TimestampNTZType))
+            if DELAY in field.metadata and isinstance(field.dataType, (T.TimestampType, T.TimestampNTZType))
         ]
         if len(marked) > 1:
             raise ValueError(
@@ -479,7 +467,7 @@ def assigns_time(watermark: object) -> bool:
     return isinstance(watermark, WatermarkStrategy) and watermark.timestamp_assigner is not None
 
 
-def map_batches(df: DataFrame, stage: Stage, result: StructType | str) -> DataFrame:
+def map_batches(df: DataFrame, stage: Stage, result: T.StructType | str) -> DataFrame:
     """Return what a stage makes of the rows of `df`, whose columns may have any names."""
     # mapInArrow takes no dots in the names of its input, so Spark passes numbered columns.
     names = df.columns
@@ -572,7 +560,7 @@ class Input:
     """
 
     df: DataFrame
-    rows: StructType
+    rows: T.StructType
     key: list[str]
     event_time: str | None
     strategy: WatermarkStrategy
@@ -690,7 +678,7 @@ def two_inputs(
 
 def query_of(
     work: Any,
-    result: StructType,
+    result: T.StructType,
     *inputs: Input,
     order: object = None,
     late: object = None,

@@ -8,16 +8,7 @@ from typing import Protocol
 
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from timerheap.spark._columns import AHEAD, AT, CHANNEL, HASH, KEPT, PACKED, SEEN, shown_name
 from timerheap.spark._compat import with_columns
@@ -33,7 +24,7 @@ from timerheap.spark._worker.driver_mail import Mail, Telling
 from timerheap.spark._worker.operator import BatchOperator, Rehearsal, StreamingOperator, Work, deferred
 from timerheap.watermarks.strategy import NO_LIMIT
 
-_HASHED_WHEN_PACKED = (StringType, BinaryType, ByteType, ShortType, IntegerType, LongType)
+_HASHED_WHEN_PACKED = (T.StringType, T.BinaryType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 NULL_MARK = 0x6E756C6C << 32  # counts up for each key column; unlikely to be a value of a key
 
 
@@ -66,7 +57,7 @@ def kept_only(df: DataFrame, column: Column) -> Column:
     return F.when(quoted(KEPT), column) if KEPT in df.columns else column
 
 
-def hashed_when_packed(types: list[DataType]) -> bool:
+def hashed_when_packed(types: list[T.DataType]) -> bool:
     """Return whether the pack stage computes the hash of a key of these types, rather than the JVM."""
     return len(types) == 1 and type(types[0]) in _HASHED_WHEN_PACKED
 
@@ -80,10 +71,10 @@ def _channel(df: DataFrame, name: str) -> Column:
     return F.coalesce(text, F.raise_error(F.lit(null)))
 
 
-def _millis(type_: DataType, name: str) -> Column:
-    if isinstance(type_, LongType):
+def _millis(type_: T.DataType, name: str) -> Column:
+    if isinstance(type_, T.LongType):
         return quoted(name)
-    if isinstance(type_, TimestampType):
+    if isinstance(type_, T.TimestampType):
         return F.unix_millis(quoted(name))
     return naive_millis(quoted(name))
 

@@ -8,19 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    IntegralType,
-    LongType,
-    NullType,
-    NumericType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql import types as T
 
 from timerheap.spark._columns import TIMED_OUT
 from timerheap.spark._compat import to_arrow_schema
@@ -55,7 +43,7 @@ def shown_columns(node: Matched, columns: list[str]) -> list[str]:
 
 def matching(
     node: Matched, df: DataFrame, shown: list[str], lead_within: int | None = None, timed_out: bool = False
-) -> tuple[MatchRows, list[StructField]]:
+) -> tuple[MatchRows, list[T.StructField]]:
     """Return the function of a clause, and the fields of its result.
 
     df: the rows, with the columns that the clause computes beforehand
@@ -72,9 +60,9 @@ def matching(
             if leaf[0] != "row" or leaf[2] or node.ahead or not of_rows(term):
                 stored += [name for name, _ in columns_of(leaf)]
     others = [name for name in shown if name not in node.keys]
-    rows = to_arrow_schema(StructType([df.schema[name] for name in sorted({*stored, *others})]))
-    fields = [StructField(one.name, _type(one, df)) for one in node.measures]
-    types = to_arrow_schema(StructType(fields)).types
+    rows = to_arrow_schema(T.StructType([df.schema[name] for name in sorted({*stored, *others})]))
+    fields = [T.StructField(one.name, _type(one, df)) for one in node.measures]
+    types = to_arrow_schema(T.StructType(fields)).types
     measures = tuple(replace(one, type=type_) for one, type_ in zip(node.measures, types, strict=True))
     program = node.pattern.takes, node.pattern.after, node.pattern.starts
     same = repr((program, node.defined, node.skip, sorted(node.target), node.within is None, rows))
@@ -83,22 +71,22 @@ def matching(
         node.pattern, node.defined, node.within, node.skip, node.target, measures, [*node.keys], others, rows,
         node.all_rows, node.shows_empty, mark, node.ahead, lead_within, timed_out,
     )  # fmt: skip
-    fields += [StructField(TIMED_OUT, BooleanType())] if timed_out else []
+    fields += [T.StructField(TIMED_OUT, T.BooleanType())] if timed_out else []
     return MatchRows(plan), [*(df.schema[name] for name in (*node.keys, *others)), *fields]
 
 
-def _type(measure: Measure, df: DataFrame) -> DataType:
-    kind, type_ = measure.kind, df.schema[measure.column[0]].dataType if measure.column else NullType()
+def _type(measure: Measure, df: DataFrame) -> T.DataType:
+    kind, type_ = measure.kind, df.schema[measure.column[0]].dataType if measure.column else T.NullType()
     if kind.startswith("classifier"):
-        return StringType()
+        return T.StringType()
     if kind in ("number", "count"):
-        return LongType()
+        return T.LongType()
     if kind in ("sum", "avg"):
-        if not isinstance(type_, NumericType):
+        if not isinstance(type_, T.NumericType):
             raise ValueError(f"query: {kind.upper()} must be of numbers, got {type_.simpleString()}")
-        if kind == "sum" and isinstance(type_, DecimalType):
-            return DecimalType(min(38, type_.precision + 10), type_.scale)
-        return LongType() if kind == "sum" and isinstance(type_, IntegralType) else DoubleType()
+        if kind == "sum" and isinstance(type_, T.DecimalType):
+            return T.DecimalType(min(38, type_.precision + 10), type_.scale)
+        return T.LongType() if kind == "sum" and isinstance(type_, T.IntegralType) else T.DoubleType()
     return type_
 
 
@@ -111,7 +99,7 @@ def _type_of(term: Term, df: DataFrame) -> pa.DataType:
         column = term[{"row": 1, "nav": 4, "agg": 3}[name]]
         kind = term[2] if name == "agg" else "first"
         leaf = Measure("", None, kind, column=None if column is None else (column, 0))
-        return to_arrow_schema(StructType([StructField("leaf", _type(leaf, df))])).types[0]
+        return to_arrow_schema(T.StructType([T.StructField("leaf", _type(leaf, df))])).types[0]
     types = [_type_of(part, df) for part in parts]
     moments = [one for one in types if pa.types.is_date(one) or pa.types.is_timestamp(one)]
     with suppress(pa.ArrowException):

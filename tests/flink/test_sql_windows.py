@@ -12,7 +12,7 @@ from timerheap.tvf import GlobalWindowAggregate, SessionWindowAggregate, WindowR
 from timerheap.tvf.accumulators import Aggregate
 from timerheap.tvf.aggregates import Aggregation, Avg, Count, Max, Min, PythonAggregate, Sum
 from timerheap.tvf.distinct import CountDistinct
-from timerheap.tvf.late_rows import LateRows
+from timerheap.tvf.window_aggregate import LateRows
 
 Trace = dict[str, Any]
 Add = Callable[..., LateRows | None]

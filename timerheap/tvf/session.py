@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +16,16 @@ from timerheap.timer import MIN_WATERMARK, lateness
 from timerheap.tvf.accumulators import Aggregate
 from timerheap.tvf.aggregates import Aggregation, Partials
 from timerheap.tvf.columns import Int64s, add, column, group_by
-from timerheap.tvf.late_rows import Intervals, LateRows, late_for_sessions
 from timerheap.tvf.slices import SessionUnsliceAssigner
-from timerheap.tvf.window_aggregate import WindowResults
+from timerheap.tvf.window_aggregate import LateRows, WindowResults
+
+
+class Intervals(NamedTuple):
+    """Sessions as columns, sorted by key."""
+
+    keys: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
 
 
 class SessionWindowAggregate:
@@ -81,7 +90,7 @@ class SessionWindowAggregate:
         ends = add(starts, self.assigner.interval, "a session's end")
         held = Intervals(self._sessions.key_ids, _starts(self._sessions), self._sessions.slice_ends)
         passed = self.assigner.zone.passed(self.watermark)
-        late = late_for_sessions(Intervals(keys, starts, ends), held, passed)
+        late = _late(Intervals(keys, starts, ends), held, passed)
         # Each row is accumulated in a slice of its own, and then merged with the sessions that it touches.
         numbers = np.arange(len(keys))
         rows = self.aggregation.accumulate(keys, numbers, inputs)
@@ -223,3 +232,37 @@ def _latest(keys: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int6
     base = np.cumsum(np.append(0, keys[1:] != keys[:-1])) * len(ends)
     latest: NDArray[np.int64] = ends[by_end[np.maximum.accumulate(ranks + base) - base]]
     return latest
+
+
+def _late(rows: Intervals, held: Intervals, passed: int) -> NDArray[np.intp]:
+    """Return the rows, sessions of one each, that are late even for those which are `held` when they come."""
+    late: list[int] = []
+    concerned = np.flatnonzero(np.isin(rows.keys, rows.keys[rows.ends - 1 <= passed]))
+    groups = group_by(rows.keys[concerned])
+    for first, size in zip(groups.starts.tolist(), groups.sizes.tolist(), strict=True):
+        of_key = concerned[groups.order[first : first + size]]
+        key = rows.keys[of_key[0]]
+        mine = slice(*(np.searchsorted(held.keys, key, side) for side in ("left", "right")))
+        sessions = _Sessions(held.starts[mine].tolist(), held.ends[mine].tolist())
+        starts, ends = rows.starts[of_key].tolist(), rows.ends[of_key].tolist()
+        for row, start, end in zip(of_key.tolist(), starts, ends, strict=True):
+            if not sessions.add(start, end, passed):
+                late.append(row)
+    return np.array(sorted(late), np.intp)
+
+
+class _Sessions:
+    """The sessions of one key: sorted, disjoint, and not touching each other."""
+
+    def __init__(self, starts: list[int], ends: list[int]) -> None:
+        self.starts, self.ends = starts, ends
+
+    def add(self, start: int, end: int, passed: int) -> bool:
+        """Merge a session with those that it touches; return False if the merged session has ended."""
+        first, last = bisect_left(self.ends, start), bisect_right(self.starts, end)
+        if first < last:
+            start, end = min(start, self.starts[first]), max(end, self.ends[last - 1])
+        if end - 1 <= passed:
+            return False
+        self.starts[first:last], self.ends[first:last] = [start], [end]
+        return True

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from timerheap._arguments import int64
 from timerheap._native._core import TimerHeap
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness
 from timerheap.tvf.accumulators import Aggregate, Grid
 from timerheap.tvf.aggregates import Aggregation, Partials
 from timerheap.tvf.columns import Int64s, column, group_by
-from timerheap.tvf.late_rows import LateRows, late_slices
 from timerheap.tvf.slices import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner
 
 _CELLS = 1 << 17  # cells to compute at a time, so that they fit into the cache
+
+
+class LateRows(NamedTuple):
+    """Rows, or partials, that were dropped as late."""
+
+    rows: NDArray[np.intp]  # their positions in the input
+    late_by: NDArray[np.int64]  # how much longer the watermark's delay would have had to be to keep each, ms
+
+
+def late_slices(assigner: SliceAssigner, slice_ends: NDArray[np.int64], watermark: int) -> LateRows:
+    """Return the slices whose last window has ended; in processing time there are none."""
+    rows, late_by = np.empty(0, np.intp), np.empty(0, np.int64)
+    if assigner.is_event_time:
+        passed = assigner.last_passed(watermark)
+        rows = np.flatnonzero(slice_ends <= passed)
+    if len(rows):
+        last = assigner.last_window_ends(slice_ends[rows])
+        rows, last = rows[last <= passed], last[last <= passed]
+        late_by = lateness(watermark, assigner.timers(last))
+    return LateRows(rows, late_by)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

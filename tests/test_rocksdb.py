@@ -27,7 +27,7 @@ from timerheap.flink import (
     java_hash_code,
 )
 from timerheap.flink import rocksdb_queue as head
-from timerheap.flink import rocksdb_store as store
+from timerheap.flink import rocksdb_queue as store
 from timerheap.flink.timer_bytes import SERIALIZERS, TimerSerializer
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from timerheap.flink import rocksdb_store as store
+from timerheap.flink import rocksdb_queue as store
 
 
 def without_compaction():

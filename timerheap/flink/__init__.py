@@ -11,8 +11,6 @@ from inspect import ismodule as _ismodule
 from timerheap._elements import StreamRecord as StreamRecord
 from timerheap._elements import Watermark as Watermark
 from timerheap._states import KeyContext as KeyContext
-from timerheap.flink.internal_timer import InternalTimer as InternalTimer
-from timerheap.flink.internal_timer import KeyedTimerQueue as KeyedTimerQueue
 from timerheap.flink.internal_timer_service import InternalTimerService as InternalTimerService
 from timerheap.flink.internal_timer_service import Triggerable as Triggerable
 from timerheap.flink.java_hashes import java_hash_code as java_hash_code
@@ -29,6 +27,8 @@ from timerheap.flink.processing_time import ProcessingTimeService as ProcessingT
 from timerheap.flink.processing_time import SystemProcessingTimeService as SystemProcessingTimeService
 from timerheap.flink.rocksdb_queue import RocksDBTimerQueue as RocksDBTimerQueue
 from timerheap.flink.timer_bytes import TypeSerializer as TypeSerializer
+from timerheap.flink.timer_queue import InternalTimer as InternalTimer
+from timerheap.flink.timer_queue import KeyedTimerQueue as KeyedTimerQueue
 from timerheap.flink.timer_queue import TimerQueue as TimerQueue
 from timerheap.flink.timer_service_manager import InternalTimeServiceManager as InternalTimeServiceManager
 from timerheap.flink.valves import StatusWatermarkValve as StatusWatermarkValve

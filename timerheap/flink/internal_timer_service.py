@@ -8,9 +8,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from timerheap._arguments import int64, positive_int
 from timerheap._states import KeyContext
-from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue, all_or_none
 from timerheap.flink.processing_time import Cancellable, ProcessingTimeService
-from timerheap.flink.timer_queue import TimerQueue
+from timerheap.flink.timer_queue import InternalTimer, KeyedTimerQueue, TimerQueue, all_or_none
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 K = TypeVar("K", bound=Hashable)

@@ -12,7 +12,6 @@ from timerheap._elements import StreamRecord, Watermark
 from timerheap._moments import epoch_millis
 from timerheap._states import DictEntries, KeyContext, RowClock, WholeMaps
 from timerheap._values import records
-from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.internal_timer_service import InternalTimerService
 from timerheap.flink.memory_states import MemoryRuntimeContext
 from timerheap.flink.processing_time import (
@@ -21,7 +20,7 @@ from timerheap.flink.processing_time import (
     ProcessingTimeCallback,
     ProcessingTimeService,
 )
-from timerheap.flink.timer_queue import TimerQueue
+from timerheap.flink.timer_queue import InternalTimer, KeyedTimerQueue, TimerQueue
 from timerheap.flink.valves import CombinedWatermarkStatus, checked_status
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimerService
 from timerheap.output_tag import OutputTag, is_tagged

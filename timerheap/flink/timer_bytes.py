@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from timerheap._arguments import int64, sized_integer
-from timerheap.flink.internal_timer import InternalTimer
+from timerheap.flink.timer_queue import InternalTimer
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 _LONG = struct.Struct(">q")

@@ -10,13 +10,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from timerheap._arguments import int64, positive_int
 from timerheap._native._core import seal, unseal
 from timerheap._states import KeyContext
-from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue, all_or_none
 from timerheap.flink.internal_timer_service import InternalTimerService, Triggerable
 from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.flink.processing_time import ProcessingTimeService
 from timerheap.flink.timer_bytes import SERIALIZERS, TimerSerializer, TypeSerializer
-from timerheap.flink.timer_queue import TimerQueue
+from timerheap.flink.timer_queue import InternalTimer, KeyedTimerQueue, TimerQueue, all_or_none
 from timerheap.timer import MIN_WATERMARK
 
 K = TypeVar("K", bound=Hashable)

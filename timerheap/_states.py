@@ -314,8 +314,7 @@ class Expiring:
         return {"value": value, self._time: now + self._ahead}
 
     def _expired(self, kept: dict[str, Any], now: int) -> bool:
-        expired: bool = kept[self._time] + self._ttl <= now
-        return expired
+        return kept[self._time] + self._ttl <= now
 
     def _is_shown(self, kept: dict[str, Any], now: int) -> bool:
         """Return whether a read returns what is kept."""
@@ -663,8 +662,7 @@ class MapHandle(Handle, MapState):
         self._contents.table.remove(self._contents.key(), self._encode_key(key))
 
     def contains(self, key: Any) -> bool:
-        found: bool = self._contents.table.find(self._contents.key(), self._encode_key(key))[0]
-        return found
+        return self._contents.table.find(self._contents.key(), self._encode_key(key))[0]
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         return ((self._key_codec.decode(k), self._codec.decode(v)) for k, v in self._entries())
@@ -676,8 +674,7 @@ class MapHandle(Handle, MapState):
         return (self._codec.decode(v) for _, v in self._entries())
 
     def is_empty(self) -> bool:
-        empty: bool = self._contents.table.is_empty(self._contents.key())
-        return empty
+        return self._contents.table.is_empty(self._contents.key())
 
     def clear(self) -> None:
         self._contents.table.remove_all(self._contents.key())

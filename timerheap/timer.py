@@ -187,8 +187,7 @@ def lateness(watermark: int, timers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how much lower a watermark would have to be, in ms, for these timers not to have fired."""
     # Unsigned subtraction is correct over the whole range of int64.
     passed_by = np.int64(watermark).view(np.uint64) - timers.view(np.uint64)
-    late_by: NDArray[np.int64] = np.minimum(passed_by, np.uint64(MAX_WATERMARK - 1)).astype(np.int64) + 1
-    return late_by
+    return np.minimum(passed_by, np.uint64(MAX_WATERMARK - 1)).astype(np.int64) + 1
 
 
 def shown_time(timestamp: int) -> str:

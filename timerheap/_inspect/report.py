@@ -54,8 +54,7 @@ def report(state: CheckpointState, console: Console) -> None:
 
 def _rows(df: Any) -> list[dict[str, Any]]:
     """Return the rows by way of Arrow, so that times do not depend on the session's zone."""
-    rows: list[dict[str, Any]] = df.toArrow().to_pylist()
-    return rows
+    return df.toArrow().to_pylist()
 
 
 def _numbered(df: DataFrame) -> DataFrame:

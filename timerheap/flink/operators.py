@@ -130,8 +130,7 @@ class _Timers:
     def _time_of(self, name: str) -> int | None:
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, got {name!r}")
-        time: int | None = self._times.find(self._keys.current_key, name)[1]
-        return time
+        return self._times.find(self._keys.current_key, name)[1]
 
     def forget(self, timer: InternalTimer[Any, Any]) -> None:
         self._times.remove(timer.key, timer.namespace)

@@ -109,8 +109,7 @@ def to_tuples(table: pa.Table, type_: T.StructType) -> list[tuple[Any, ...]]:
 
 def to_rows(table: pa.Table, type_: T.StructType) -> list[Row]:
     """Return the rows of a table as PySpark does."""
-    rows: Any = ArrowTableToRowsConversion.convert(*_with_numbers(table, type_))
-    return cast(list[Row], rows)
+    return ArrowTableToRowsConversion.convert(*_with_numbers(table, type_))
 
 
 def to_frame(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:
@@ -123,8 +122,7 @@ def to_frame(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:
         convert = _serializer(zone).arrow_to_pandas
         number = _if_known(convert, idx=0)  # in 4.1, for types that it is not told
         series = [convert(column, **number) for column in batch.columns]
-    frame: pd.DataFrame = pd.concat(series, axis=1)
-    return frame
+    return pd.concat(series, axis=1)
 
 
 def to_record_batch(

@@ -238,8 +238,7 @@ class GroupStateTimers(StoredTimers):
             self._state = None
             return None
         self._state = _none_if_empty(self._before[:-1])
-        data: bytes | None = self._before[-1]
-        return data
+        return self._before[-1]
 
     def _save(self, heap: Heap) -> None:
         if self._group.getOption != self._before:

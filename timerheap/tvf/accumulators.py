@@ -165,4 +165,4 @@ def object_ufunc(function: Callable[[Any, Any], Any]) -> np.ufunc:
     def merge(left: Any, right: Any) -> Any:
         return right if left is None else left if right is None else function(left, right)
 
-    return np.frompyfunc(merge, 2, 1)  # type: ignore[no-any-return]
+    return np.frompyfunc(merge, 2, 1)

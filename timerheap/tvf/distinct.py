@@ -155,8 +155,7 @@ class ApproxCountDistinct(FieldAggregate):
         union = self._library.hll_union(_LG_K)
         union.update(self._read(left))
         union.update(self._read(right))
-        united: bytes = union.get_result(self._library.tgt_hll_type.HLL_8).serialize_compact()
-        return united
+        return union.get_result(self._library.tgt_hll_type.HLL_8).serialize_compact()
 
 
 def _text(value: object) -> str:

@@ -162,8 +162,7 @@ class SessionWindowAggregate:
         """Return the positions of the sessions of distinct sorted keys, in order."""
         first, last = (np.searchsorted(self._sessions.key_ids, keys, side) for side in ("left", "right"))
         sizes = last - first
-        rows: NDArray[np.intp] = np.arange(sizes.sum()) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
-        return rows
+        return np.arange(sizes.sum()) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
 
     def _merge(self, rows: Partials) -> None:
         """Merge sessions with those of the state that they touch."""
@@ -230,8 +229,7 @@ def _latest(keys: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int6
     ranks[by_end] = np.arange(len(ends))
     # Ranks that rise from key to key allow one running maximum for all keys.
     base = np.cumsum(np.append(0, keys[1:] != keys[:-1])) * len(ends)
-    latest: NDArray[np.int64] = ends[by_end[np.maximum.accumulate(ranks + base) - base]]
-    return latest
+    return ends[by_end[np.maximum.accumulate(ranks + base) - base]]
 
 
 def _late(rows: Intervals, held: Intervals, passed: int) -> NDArray[np.intp]:

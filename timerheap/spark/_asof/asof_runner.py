@@ -168,8 +168,7 @@ class AsofJoinRunner(Runner):
 
     def _times(self, column: pa.Array) -> np.ndarray:
         """Return times in their own unit, which is finer than the watermark's: int64, 0 for null."""
-        times: np.ndarray = column.view(pa.int64()).fill_null(0).to_numpy()
-        return times
+        return column.view(pa.int64()).fill_null(0).to_numpy()
 
     def _in_time(self, rows: KeyedRows, order: np.ndarray) -> np.ndarray:
         """Return the positions of the rows that are not late."""
@@ -180,8 +179,7 @@ class AsofJoinRunner(Runner):
         self._group.late_rows += len(at)
         if self._output.takes_late:
             self._output.late(self._sides(rows.rows, at), lateness(self._watermark, rows.timestamps[at]))
-        in_time: np.ndarray = order[~late]
-        return in_time
+        return order[~late]
 
     def _sides(self, rows: pa.RecordBatch, at: np.ndarray) -> pa.RecordBatch:
         """Return rows as a struct for each input, one of which is null."""
@@ -203,15 +201,13 @@ class AsofJoinRunner(Runner):
         right = content_order(columns, times, rows.ids, right)
         ids, at = rows.ids[right], times[right]
         last = np.append((ids[1:] != ids[:-1]) | (at[1:] != at[:-1]), True)
-        distinct: np.ndarray = right[last[: len(right)]]
-        return distinct
+        return right[last[: len(right)]]
 
     def _deleted(self, rows: pa.RecordBatch, at: np.ndarray) -> np.ndarray:
         if self._work.deleted is None:
             return np.zeros(len(at), bool)
         column = rows.column(self._work.deleted).fill_null(False)
-        deleted: np.ndarray = _mask(column)[at]
-        return deleted
+        return _mask(column)[at]
 
     def _emit(
         self,
@@ -250,8 +246,7 @@ class AsofJoinRunner(Runner):
         if self._work.tolerance is None:
             return np.full(len(timestamps), MAX_WATERMARK)
         longest = MAX_WATERMARK - np.maximum(timestamps, 0)
-        expiry: np.ndarray = timestamps + np.minimum(longest, self._work.tolerance)
-        return expiry
+        return timestamps + np.minimum(longest, self._work.tolerance)
 
     def _keep(
         self,
@@ -313,8 +308,7 @@ class AsofJoinRunner(Runner):
 
 
 def _mask(column: pa.Array) -> np.ndarray:
-    mask: np.ndarray = column.to_numpy(zero_copy_only=False)
-    return mask
+    return column.to_numpy(zero_copy_only=False)
 
 
 def _structs(columns: list[pa.Array], type_: pa.DataType, null: np.ndarray) -> pa.StructArray:

@@ -333,8 +333,7 @@ def python_values(column: pa.Array) -> list[Any]:
 
 def _objects(column: pa.Array) -> list[Any]:
     with suppress(OverflowError, ValueError):
-        values: list[Any] = column.to_pylist()
-        return values
+        return column.to_pylist()
     # Arrow's are in UTC, where Python may not have the year that it has in local time.
     numbers = column.cast(map_type(column.type, lambda each: pa.int64() if _is_moment(each) else each))
     return [_kept(value, column.type) for value in numbers.to_pylist()]
@@ -605,8 +604,7 @@ class Slab:
 
     def new_places(self, places: np.ndarray) -> np.ndarray:
         """Return where a compaction moves the values at `places`, in their order: shape (n,), int64."""
-        moved: np.ndarray = (np.cumsum(_mask(places, len(self))) - 1)[places]
-        return moved
+        return (np.cumsum(_mask(places, len(self))) - 1)[places]
 
     def nbytes(self) -> int:
         """Return the number of bytes in use, those of dead values included."""

@@ -112,8 +112,7 @@ class SegmentChains:
         """Return the number of stored entries of each key, superseded ones included: shape (n,), int64."""
         chains, bounds = self._chains_of(ids)
         totals = np.concatenate([[0], np.cumsum(chains.field("length"))])
-        lengths: np.ndarray = np.diff(totals[bounds])
-        return lengths
+        return np.diff(totals[bounds])
 
     def get(self, ids: np.ndarray) -> pa.Array:
         """Return the contents of each key, from the oldest entry to the newest: shape (n,), never null."""

@@ -403,8 +403,7 @@ class KeyTable:
 
     def _second_hashes(self, columns: list[pa.Array], n: int, round_: int) -> np.ndarray:
         views = [view_of(column) for column in columns if not pa.types.is_null(column.type)]
-        hashes: np.ndarray = secret_hashes(views, n, (self._seed + round_) % (1 << 128))
-        return hashes
+        return secret_hashes(views, n, (self._seed + round_) % (1 << 128))
 
     def _find_displaced(self, columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of displaced keys, and which keys are displaced: each of shape (n,)."""
@@ -486,8 +485,7 @@ class KeyTable:
         """Return the hashes of the keys of known `ids`: shape (n,), int64."""
         if not len(self._hashes):
             return ids
-        hashes: np.ndarray = pc.coalesce(self._hashes.get(ids), pa.array(ids)).to_numpy()
-        return hashes
+        return pc.coalesce(self._hashes.get(ids), pa.array(ids)).to_numpy()
 
     def retain(self, holders: list[np.ndarray]) -> None:
         """Drop all keys whose ids are in none of the arrays `holders`; O(1) per element."""

@@ -396,19 +396,16 @@ class TimerNames:
         """Do the same for n names; the namespace of null is 0: int64, shape (n,)."""
         encoded = names.dictionary_encode(null_encoding="encode")
         distinct = [0 if name is None else self.new(name) for name in encoded.dictionary.to_pylist()]
-        found: np.ndarray = np.array(distinct, np.int64)[encoded.indices.to_numpy()]
-        return found
+        return np.array(distinct, np.int64)[encoded.indices.to_numpy()]
 
     def name(self, namespace: int) -> str | None:
         """Return the name that has a namespace; None for 0."""
-        name: str | None = self.table.load(namespace) if namespace and self.table is not None else None
-        return name
+        return self.table.load(namespace) if namespace and self.table is not None else None
 
     def names(self, namespaces: np.ndarray) -> np.ndarray:
         """Return the names of n namespaces, None for 0: an array of objects, shape (n,)."""
         distinct, number = np.unique(namespaces, return_inverse=True)
-        found: np.ndarray = np.array([*map(self.name, distinct.tolist()), None], object)[number]
-        return found
+        return np.array([*map(self.name, distinct.tolist()), None], object)[number]
 
     def retain(self, namespaces: list[np.ndarray]) -> None:
         """Drop the names whose namespaces are in none of the arrays, unless another one comes after it."""

@@ -264,8 +264,7 @@ class InputChannels:
         _, active = self.valve.columns()
         if not self._numbers:
             active = np.array([self.valve.status is WatermarkStatus.ACTIVE])
-        found: np.ndarray = active & (since != _NEVER)
-        return found
+        return active & (since != _NEVER)
 
     def follow_clock(self, now: int, drained: bool) -> None:
         if self._strategy.wall_clock is None:

@@ -440,8 +440,7 @@ def strategy_of(argument: str, watermark: Any) -> Any:
 
 def spark_delay(df: DataFrame, name: str) -> int | None:
     """Return the delay in ms that ``withWatermark`` has set for a column of a stream, None if it has not."""
-    delay: int | None = df.schema[name].metadata.get(DELAY)
-    return delay
+    return df.schema[name].metadata.get(DELAY)
 
 
 def ungrouped(argument: str, df: Any, key_argument: str, key: Any) -> tuple[Any, Any]:

@@ -124,12 +124,10 @@ class _KeyedContext(RowFunctionContext, KeyedBroadcastProcessFunction.OnTimerCon
         return ReadOnlyBroadcastState(self.states.of(state_descriptor))
 
     def current_watermark(self) -> int:
-        now: int = self.timer_service().current_watermark()
-        return now
+        return self.timer_service().current_watermark()
 
     def current_processing_time(self) -> int:
-        now: int = self.timer_service().current_processing_time()
-        return now
+        return self.timer_service().current_processing_time()
 
 
 class _BroadcastContext(WithoutStates, KeyedBroadcastProcessFunction.Context):

@@ -232,8 +232,7 @@ class ProcessorRunner:
             for read, values in zip(self._key_readers, zip(*keys, strict=True), strict=True)
         ]
         class_ = row_class(tuple(self._query.key))
-        rows: list[tuple[Any, ...]] = RowSource(class_, self._query.key, columns, []).tolist()
-        return rows
+        return RowSource(class_, self._query.key, columns, []).tolist()
 
     def follow(self, watermark: int) -> None:
         """Show the processor another watermark than Spark's."""
@@ -265,8 +264,7 @@ def _key_order(columns: list[pa.Array]) -> np.ndarray:
         parts += [column.is_valid(), column] if column.null_count else [column]
     names = [str(number) for number in range(len(parts))]
     keys = [(name, "ascending") for name in names]
-    order: np.ndarray = pc.sort_indices(pa.table(parts, names=names), sort_keys=keys).to_numpy()
-    return order
+    return pc.sort_indices(pa.table(parts, names=names), sort_keys=keys).to_numpy()
 
 
 _log = logging.getLogger("timerheap")
@@ -506,8 +504,7 @@ def _late_in_spark(rows: pa.RecordBatch, event_time: tuple[str, ...], watermark:
     for inner in fields:
         column = pc.struct_field(column, inner)
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    late: np.ndarray = pc.less_equal(micros, watermark * 1000).fill_null(False).to_numpy(zero_copy_only=False)
-    return late
+    return pc.less_equal(micros, watermark * 1000).fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def _declared(group: KeyGroup, name: str, state: ProcessorState) -> UserState:

@@ -176,8 +176,7 @@ class _MapState(ProcessorState, MapState):
 
     def containsKey(self, key: Any) -> bool:
         key_id = self._key("checking if map state contains key")
-        found: bool = self._table.find(key_id, self._keys.encode_key(key))[0]
-        return found
+        return self._table.find(key_id, self._keys.encode_key(key))[0]
 
     def updateValue(self, key: Any, value: Any) -> None:
         key_id = self._key("updating map state value")
@@ -235,18 +234,15 @@ class ProcessorHandle(StatefulProcessorHandle):
         self._declare = declare
 
     def getValueState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> ValueState:
-        state: ValueState = self._state("value", stateName, (schema,), ttlDurationMs)
-        return state
+        return self._state("value", stateName, (schema,), ttlDurationMs)
 
     def getListState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> ListState:
-        state: ListState = self._state("list", stateName, (schema,), ttlDurationMs)
-        return state
+        return self._state("list", stateName, (schema,), ttlDurationMs)
 
     def getMapState(
         self, stateName: str, userKeySchema: Schema, valueSchema: Schema, ttlDurationMs: int | None = None
     ) -> MapState:
-        state: MapState = self._state("map", stateName, (userKeySchema, valueSchema), ttlDurationMs)
-        return state
+        return self._state("map", stateName, (userKeySchema, valueSchema), ttlDurationMs)
 
     def _state(self, shape: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
         doing = f"initializing {shape} state"

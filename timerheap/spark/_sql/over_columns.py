@@ -66,8 +66,7 @@ class RowCounts:
     @property
     def before(self) -> np.ndarray:
         """How many count before each row."""
-        before: np.ndarray = self.numbers - self.valid
-        return before
+        return self.numbers - self.valid
 
 
 class KeyRows:

@@ -149,8 +149,7 @@ class OverRunner(Runner):
 
     def _times(self, rows: pa.RecordBatch) -> np.ndarray:
         """Return times in their own unit, which is finer than the watermark's."""
-        times: np.ndarray = rows.column(self._time).view(pa.int64()).fill_null(0).to_numpy()
-        return times
+        return rows.column(self._time).view(pa.int64()).fill_null(0).to_numpy()
 
     def _sorted(self, rows: KeyedRows, order: np.ndarray) -> KeyedRows:
         """Return rows by key, time, ORDER BY and content."""
@@ -239,8 +238,7 @@ class OverRunner(Runner):
     def _passes(self, times: np.ndarray) -> np.ndarray:
         """Return the watermark at which LEAD has seen all that it looks for behind rows of these times."""
         millis, within = times // self._unit, self._work.lead_within or 0
-        passes: np.ndarray = millis + np.minimum(within, MAX_WATERMARK - np.maximum(millis, 0))
-        return passes
+        return millis + np.minimum(within, MAX_WATERMARK - np.maximum(millis, 0))
 
     def _joined(self, rows: KeyRows, results: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Return the columns of the result that are known before others follow, by source."""

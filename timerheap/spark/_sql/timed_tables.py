@@ -144,8 +144,7 @@ def time_of_versions(df: DataFrame, table: tuple[str, ...], watermark: Any) -> s
         found = re.match(r"(?is)\s*(?:watermark\s+for\s+)?`?(\w+)`?\s*(?:-|as\b|$)", text)
         if found is not None and found[1] in df.columns:
             return found[1]
-    found_time: str | None = Columns(f"table {table[-1]}", df).event_time("watermark", None)
-    return found_time
+    return Columns(f"table {table[-1]}", df).event_time("watermark", None)
 
 
 def time_of_table(

@@ -344,8 +344,7 @@ def watermark_rows(clock: bytes) -> list[dict[str, Any]]:
 
 
 def _time(millis: int) -> datetime | None:
-    found: datetime | None = readable(np.array([millis]))[0].as_py()
-    return found
+    return readable(np.array([millis]))[0].as_py()
 
 
 _TIMERS = [KEYS, EVENT_TIMERS, PROCESSING_TIMERS, TIMER_NAMES]

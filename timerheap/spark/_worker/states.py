@@ -405,8 +405,7 @@ class FunctionWork(KeyedWork):
         return Rehearsal(context.metrics is not None, context.times_to_live())
 
     def runner(self, query: Query, placement: Placement) -> Runner:
-        runner: Runner = self.runner_class(self.function, query, placement.max_parallelism)
-        return runner
+        return self.runner_class(self.function, query, placement.max_parallelism)
 
 
 def _expect_clocks(query: Query, times_to_live: Mapping[str, StateTtlConfig], streaming: bool) -> None:

@@ -50,14 +50,9 @@ class ReadOnlyBroadcastState(_Subscripted):
         """Return whether there are no entries."""
         return self._state.is_empty()
 
-    def __getitem__(self, key: Any) -> Any:
-        return self.get(key)
-
-    def __contains__(self, key: Any) -> bool:
-        return self.contains(key)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.keys()
+    __getitem__ = get
+    __contains__ = contains
+    __iter__ = keys
 
 
 class BroadcastState(ReadOnlyBroadcastState):
@@ -79,11 +74,8 @@ class BroadcastState(ReadOnlyBroadcastState):
         """Remove all entries."""
         self._state.clear()
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: Any) -> None:
-        self.remove(key)
+    __setitem__ = put
+    __delitem__ = remove
 
 
 class KeyedBroadcastProcessFunction(Function, ABC):

@@ -264,7 +264,12 @@ def test_each_element_has_its_own_gap(sessions: Any) -> None:
             ValueError,
             "interval must be more than 0 ms, got -1",
         ),
-        (lambda: PurgingTrigger.of(EventTimeTrigger), TypeError, "nested_trigger must be a Trigger, got"),
+        (lambda: PurgingTrigger.of(5), TypeError, "nested_trigger must be a Trigger, got 5"),
+        (
+            lambda: PurgingTrigger.of(EventTimeTrigger),
+            TypeError,
+            r"nested_trigger must be an instance, got the class .*; pass EventTimeTrigger\(\) instead",
+        ),
         (lambda: ReducingStateDescriptor("n", 5, LONG), TypeError, "reduce_function must be .*, got 5"),
     ],
 )

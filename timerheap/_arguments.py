@@ -1,11 +1,11 @@
-"""Checks of arguments that are integers or durations; an error names the argument and its value."""
+"""Checks of arguments: their classes, integers and durations; an error names the argument and its value."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
 from operator import index
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 _MICROS = {
     "microsecond": 1,
@@ -27,6 +27,18 @@ Length = int | timedelta | str
 """A duration: an int is a number of milliseconds, a str is a Spark interval, such as "10 minutes"."""
 
 _LONGEST_WINDOW = (2**63 - 1) // 4  # so that the sum of a few lengths fits into int64
+
+
+def instance(name: str, value: Any, *classes: type) -> Any:
+    """Return `value` if it is an instance of one of these classes; otherwise raise a TypeError."""
+    if isinstance(value, classes):
+        return value
+    if isinstance(value, type) and issubclass(value, classes):
+        own = value.__name__
+        raise TypeError(f"{name} must be an instance, got the class {own}; pass {own}() instead")
+    *others, last = [class_.__name__ for class_ in classes]
+    wanted = f"{', '.join(others)} or {last}" if others else last
+    raise TypeError(f"{name} must be {'an' if wanted[0] in 'AEIO' else 'a'} {wanted}, got {value!r}")
 
 
 def interval_micros(name: str, text: str) -> int:

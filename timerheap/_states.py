@@ -7,6 +7,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
+from timerheap._arguments import instance
 from timerheap.functions import AggregateFunction, KeyedProcessFunction, RuntimeContext
 from timerheap.metrics import MetricGroup, Metrics
 from timerheap.state import (
@@ -741,31 +742,31 @@ class KeyedRuntimeContext(RuntimeContext):
         return self._value_state(ValueHandle, state_descriptor)
 
     def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState:
-        _expect(state_descriptor, ListStateDescriptor)
+        instance("state_descriptor", state_descriptor, ListStateDescriptor)
         type_ = self._types.resolve(state_descriptor.type_info, f"state {state_descriptor.name!r}")
         return self._handle(ListHandle, state_descriptor, (type_,))
 
     def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
-        _expect(state_descriptor, MapStateDescriptor)
+        instance("state_descriptor", state_descriptor, MapStateDescriptor)
         argument = f"state {state_descriptor.name!r}"
         key, value = state_descriptor.key_and_value
         types = self._types.resolve_key(key, argument), self._types.resolve(value, argument)
         return self._handle(MapHandle, state_descriptor, types)
 
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState:
-        _expect(state_descriptor, ReducingStateDescriptor)
+        instance("state_descriptor", state_descriptor, ReducingStateDescriptor)
         handle = self._handle_of_value(ReducingHandle, state_descriptor)
         handle.function = state_descriptor.reduce_function
         return handle
 
     def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState:
-        _expect(state_descriptor, AggregatingStateDescriptor)
+        instance("state_descriptor", state_descriptor, AggregatingStateDescriptor)
         handle = self._handle_of_value(AggregatingHandle, state_descriptor)
         handle.function = state_descriptor.agg_function
         return handle
 
     def _value_state(self, class_: type[H], descriptor: ValueStateDescriptor) -> H:
-        _expect(descriptor, ValueStateDescriptor)
+        instance("state_descriptor", descriptor, ValueStateDescriptor)
         return self._handle_of_value(class_, descriptor)
 
     def _handle_of_value(self, class_: type[H], descriptor: StateDescriptor) -> H:
@@ -792,9 +793,3 @@ class KeyedRuntimeContext(RuntimeContext):
         handle = class_(asked, name, codecs)
         self._handles[name] = handle, asked
         return handle
-
-
-def _expect(descriptor: object, class_: type[StateDescriptor]) -> None:
-    if not isinstance(descriptor, class_):
-        article = "an" if class_.__name__[0] == "A" else "a"
-        raise TypeError(f"state_descriptor must be {article} {class_.__name__}, got {descriptor!r}")

@@ -17,7 +17,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from timerheap._arguments import integer, integer_within
+from timerheap._arguments import instance, integer, integer_within
 from timerheap.flink.java_hashes import java_hash_code, murmur_hash, murmur_hashes
 
 _MAX_PARALLELISM_LIMIT = 1 << 15
@@ -189,8 +189,7 @@ class OwnedKeyGroups:
     ) -> None:
         every = compute_key_group_range_for_operator_index(max_parallelism, 1, 0)
         owned = every if key_group_range is None else key_group_range
-        if not isinstance(owned, KeyGroupRange):
-            raise TypeError(f"key_group_range must be a KeyGroupRange, got {key_group_range!r}")
+        instance("key_group_range", owned, KeyGroupRange)
         if owned.intersection(every) != owned:
             raise ValueError(f"key_group_range must lie below max_parallelism={max_parallelism}, got {owned}")
         self.max_parallelism = max_parallelism

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any, Self
 
-from timerheap._arguments import int64
+from timerheap._arguments import instance, int64
 from timerheap._elements import StreamRecord, Watermark
 from timerheap._moments import epoch_millis
 from timerheap._states import DictEntries, KeyContext, RowClock, WholeMaps
@@ -21,7 +21,7 @@ from timerheap.flink.processing_time import (
     ProcessingTimeService,
 )
 from timerheap.flink.timer_queue import InternalTimer, KeyedTimerQueue, TimerQueue
-from timerheap.flink.valves import CombinedWatermarkStatus, checked_status
+from timerheap.flink.valves import CombinedWatermarkStatus
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimerService
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.time import TimeDomain
@@ -128,8 +128,7 @@ class _Timers:
         self._queue.remove((time, key, name))
 
     def _time_of(self, name: str) -> int | None:
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, got {name!r}")
+        instance("name", name, str)
         return self._times.find(self._keys.current_key, name)[1]
 
     def forget(self, timer: InternalTimer[Any, Any]) -> None:
@@ -365,8 +364,7 @@ class KeyedOperator:
             raise
 
     def _send(self, tag: OutputTag, value: Any) -> None:
-        if not isinstance(tag, OutputTag):
-            raise TypeError(f"tag must be an OutputTag, got {tag!r}")
+        instance("tag", tag, OutputTag)
         record = StreamRecord(value, self._context.output_timestamp)
         self._side_outputs.setdefault(tag, []).append(record)
 
@@ -451,8 +449,7 @@ class KeyedCoProcessOperator(KeyedOperator):
         event_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
         processing_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
     ) -> None:
-        if not isinstance(function, KeyedCoProcessFunction):
-            raise TypeError(f"function must be a KeyedCoProcessFunction, got {function!r}")
+        instance("function", function, KeyedCoProcessFunction)
         super().__init__(function, clock, max_parallelism, output, event_time_timers, processing_time_timers)
         self._process_element1 = function.process_element1
         self._process_element2 = function.process_element2
@@ -504,7 +501,7 @@ class KeyedCoProcessOperator(KeyedOperator):
         with self._lock:
             self._expect_open()
             was_idle = self._inputs.is_idle
-            self._inputs.set_idle(index, checked_status(status) is WatermarkStatus.IDLE)
+            self._inputs.set_idle(index, instance("status", status, WatermarkStatus) is WatermarkStatus.IDLE)
             self._advance_to_combined()
             if self._inputs.is_idle != was_idle:
                 self._emit(status)
@@ -586,8 +583,7 @@ class KeyedProcessOperator(KeyedOperator):
         event_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
         processing_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
     ) -> None:
-        if not isinstance(function, KeyedProcessFunction):
-            raise TypeError(f"function must be a KeyedProcessFunction, got {function!r}")
+        instance("function", function, KeyedProcessFunction)
         super().__init__(function, clock, max_parallelism, output, event_time_timers, processing_time_timers)
         self._process_element = function.process_element
         self._key_selector = key_selector
@@ -633,5 +629,5 @@ class KeyedProcessOperator(KeyedOperator):
         """Send the status of the input, idle or active, downstream."""
         with self._lock:
             self._expect_open()
-            self._emit(checked_status(status))
+            self._emit(instance("status", status, WatermarkStatus))
             return self._take()

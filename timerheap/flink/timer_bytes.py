@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from timerheap._arguments import int64, sized_integer
+from timerheap._arguments import instance, int64, sized_integer
 from timerheap.flink.timer_queue import InternalTimer
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
@@ -143,8 +143,7 @@ class _String(TypeSerializer):
     name = "string"
 
     def serialize(self, value: Any) -> bytes:
-        if not isinstance(value, str):
-            raise TypeError(f"value must be a str, got {value!r}")
+        instance("value", value, str)
         if len(value) < 127 and value.isascii():
             return b"%c%b" % (len(value) + 1, value.encode())
         units = memoryview(value.encode("utf-16-le", "surrogatepass"))

@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from timerheap._arguments import int64, positive_int
+from timerheap._arguments import instance, int64, positive_int
 from timerheap._native._core import seal, unseal
 from timerheap._states import KeyContext
 from timerheap.flink.internal_timer_service import InternalTimerService, Triggerable
@@ -195,8 +195,7 @@ class InternalTimeServiceManager(Generic[K]):
         RuntimeError
             If there are restored processing-time timers and the clock is shut down.
         """
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, got {name!r}")
+        instance("name", name, str)
         serializer = TimerSerializer(key_serializer, namespace_serializer)
         if name in self._services:
             _expect(serializer, name, *_names(self._stored[name][0]))

@@ -6,17 +6,10 @@ from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from timerheap._arguments import int64
+from timerheap._arguments import instance, int64
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
 from timerheap.watermarks.valve import ChannelValve, Explanation
-
-
-def checked_status(status: WatermarkStatus) -> WatermarkStatus:
-    """Return `status` if it is a WatermarkStatus; otherwise raise a TypeError."""
-    if not isinstance(status, WatermarkStatus):
-        raise TypeError(f"status must be a WatermarkStatus, got {status!r}")
-    return status
 
 
 class StatusWatermarkValve:
@@ -132,7 +125,7 @@ class StatusWatermarkValve:
         TypeError, IndexError
             If `status` is not a WatermarkStatus, or there is no such channel. Nothing changes then.
         """
-        channel, status = self._checked(channel), checked_status(status)
+        channel, status = self._checked(channel), instance("status", status, WatermarkStatus)
         _, active = self._channels.columns()
         if status is WatermarkStatus.ACTIVE:
             self._channels.activate(np.array([channel]))

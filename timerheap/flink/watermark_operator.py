@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from timerheap._arguments import int64, not_negative
+from timerheap._arguments import instance, int64, not_negative
 from timerheap.flink.processing_time import Cancellable, ProcessingTimeService
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks.generators import WatermarkGenerator
@@ -158,8 +158,7 @@ class TimestampsAndWatermarksOperator:
         *,
         auto_watermark_interval: int | timedelta | str = 200,
     ) -> None:
-        if not isinstance(strategy, WatermarkStrategy):
-            raise TypeError(f"strategy must be a WatermarkStrategy, got {strategy!r}")
+        instance("strategy", strategy, WatermarkStrategy)
         self._output = output
         self._clock = clock
         self._interval = not_negative("auto_watermark_interval", auto_watermark_interval)

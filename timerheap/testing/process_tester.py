@@ -17,7 +17,7 @@ from pyspark.cloudpickle import dumps, loads
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from timerheap._arguments import int64
+from timerheap._arguments import instance, int64
 from timerheap._native._core import row_order as time_order
 from timerheap._values import ArrowTypes
 from timerheap.broadcast import KeyedBroadcastProcessFunction
@@ -502,8 +502,7 @@ class ProcessTester:
             If the function has asked for other broadcast states only.
         """
         self._expect_rules("broadcast states")
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, got {name!r}")
+        instance("name", name, str)
         states = {
             each.removeprefix(BROADCAST_STATE): table
             for each, table in self._group.states.items()

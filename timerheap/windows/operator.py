@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from timerheap._arguments import Length, not_negative
+from timerheap._arguments import Length, instance, not_negative
 from timerheap._values import records
 from timerheap.functions import AggregateFunction, KeyedProcessFunction, RuntimeContext
 from timerheap.state import MapState, MapStateDescriptor
@@ -210,8 +210,8 @@ class WindowOperator:
         element_type: object = None,
     ) -> None:
         function = as_window_function(function)
-        self._assigner = _instance("assigner", assigner, WindowAssigner)
-        self._trigger = _instance(
+        self._assigner = instance("assigner", assigner, WindowAssigner)
+        self._trigger = instance(
             "trigger", assigner.get_default_trigger(None) if trigger is None else trigger, Trigger
         )
         self._merging = assigner if isinstance(assigner, MergingWindowAssigner) else None
@@ -225,11 +225,11 @@ class WindowOperator:
                 f"{self._trigger!r}, which would fire without end when the input has ended; use windows of "
                 "time, such as TumblingEventTimeWindows, or a CountTrigger"
             )
-        self._function = _instance(
+        self._function = instance(
             "function", function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction
         )
         self._window_function = _whole_window(function, window_function)
-        self._evictor = None if evictor is None else _instance("evictor", evictor, Evictor)
+        self._evictor = None if evictor is None else instance("evictor", evictor, Evictor)
         self._element_type = element_type
         self._type_info = _state_type(function, evictor, accumulator_type, element_type)
         self._allowed_lateness = not_negative("allowed_lateness", allowed_lateness)
@@ -423,19 +423,6 @@ class WindowOperator:
         )
 
 
-def _instance(argument: str, value: Any, *classes: type) -> Any:
-    if isinstance(value, classes):
-        return value
-    if isinstance(value, type) and issubclass(value, classes):
-        raise TypeError(
-            f"{argument} must be an instance, got the class {value.__name__}; pass an instance of it"
-        )
-    *others, last = [class_.__name__ for class_ in classes]
-    names = f"{', '.join(others)} or {last}" if others else last
-    article = "an" if names[0] in "AE" else "a"
-    raise TypeError(f"{argument} must be {article} {names}, got {value!r}")
-
-
 def _repeats(trigger: Trigger) -> bool:
     """Return whether a trigger fires at intervals until the end of the window."""
     while isinstance(trigger, (PurgingTrigger, ProcessingTimeoutTrigger)):
@@ -455,7 +442,7 @@ def _whole_window(
             )
         return function
     if window_function is not None:
-        _instance("window_function", window_function, ProcessWindowFunction, WindowFunction)
+        instance("window_function", window_function, ProcessWindowFunction, WindowFunction)
     return window_function
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from operator import add
 from typing import Any, ClassVar, Self
 
-from timerheap._arguments import Length, not_negative, positive, positive_int
+from timerheap._arguments import Length, instance, not_negative, positive, positive_int
 from timerheap.state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 from timerheap.types import Types, _Subscripted
 from timerheap.windows.window_functions import Delta, checked_delta, distance
@@ -318,9 +318,7 @@ class PurgingTrigger(Trigger):
     """Fires when another trigger fires, and then deletes the contents of the window."""
 
     def __init__(self, nested_trigger: Trigger) -> None:
-        if not isinstance(nested_trigger, Trigger):
-            raise TypeError(f"nested_trigger must be a Trigger, got {nested_trigger!r}")
-        self.nested_trigger = nested_trigger
+        self.nested_trigger: Trigger = instance("nested_trigger", nested_trigger, Trigger)
 
     @staticmethod
     def of(nested_trigger: Trigger) -> PurgingTrigger:
@@ -499,9 +497,7 @@ class ProcessingTimeoutTrigger(Trigger):
         reset_timer_on_new_record: bool = False,
         should_clear_on_timeout: bool = True,
     ) -> None:
-        if not isinstance(nested_trigger, Trigger):
-            raise TypeError(f"nested_trigger must be a Trigger, got {nested_trigger!r}")
-        self.nested_trigger = nested_trigger
+        self.nested_trigger: Trigger = instance("nested_trigger", nested_trigger, Trigger)
         self.timeout = not_negative("timeout", timeout)
         self.reset_timer_on_new_record = reset_timer_on_new_record
         self.should_clear_on_timeout = should_clear_on_timeout

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, ByteType, StructField, StructType
 
-from timerheap._arguments import not_negative
+from timerheap._arguments import instance, not_negative
 from timerheap.output_tag import OutputTag
 from timerheap.spark._asof.asof_runner import AsofJoinWork
 from timerheap.spark._columns import INPUT, TIME, added_name, computed_name, shown_name
@@ -128,8 +128,7 @@ def join_asof(
     """
     if how not in ("left", "inner"):
         raise ValueError(f'how must be "left" or "inner", got {how!r}')
-    if not isinstance(allow_exact_matches, bool):
-        raise TypeError(f"allow_exact_matches must be a bool, got {allow_exact_matches!r}")
+    instance("allow_exact_matches", allow_exact_matches, bool)
     if unmatched not in (None, "drop", "emit"):
         raise ValueError(f'unmatched must be "drop" or "emit", got {unmatched!r}')
     longest = None if tolerance is None else not_negative("tolerance", tolerance)

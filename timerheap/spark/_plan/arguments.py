@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from timerheap._arguments import not_negative
+from timerheap._arguments import instance, not_negative
 from timerheap._values import expect_shallow
 from timerheap.spark._columns import HIDDEN, TIME, computed_name, distinct, shown_name
 from timerheap.spark._compat import grouping_of, to_arrow_schema
@@ -241,14 +241,7 @@ def sendable(function: object, *classes: type, argument: str = "function", opene
 
     Errors call it by the name of its `argument`, and its first method `opener`.
     """
-    if isinstance(function, type):
-        raise TypeError(
-            f"{argument} must be an instance, got the class {function.__name__}; pass {function.__name__}() "
-            "instead"
-        )
-    if not isinstance(function, classes):
-        names = " or ".join(class_.__name__ for class_ in classes)
-        raise TypeError(f"{argument} must be a {names}, got {function!r}")
+    instance(argument, function, *classes)
     try:
         dumps(function)  # type: ignore[no-untyped-call]
     except Exception as e:

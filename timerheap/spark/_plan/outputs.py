@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, StructField, StructType
 
+from timerheap._arguments import instance
 from timerheap.functions import Function
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import LATE_BY, LATE_ROWS, OUTPUTS, SIDE_OUTPUT
@@ -271,8 +272,7 @@ def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
         late = timerheap.spark.side_output(visits, LATE)
     """
     outputs = outputs_of(data_frame("df", df))
-    if not isinstance(tag, OutputTag):
-        raise TypeError(f"tag must be an OutputTag, got {tag!r}")
+    instance("tag", tag, OutputTag)
     tags = _tags(outputs)
     if tag.tag_id not in tags.names:
         raise ValueError(f"tag must be one of the function's side outputs, {tags.names}, got {tag.tag_id!r}")

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
+from timerheap._arguments import instance
 from timerheap.metrics import DistributionResult
 from timerheap.spark._columns import METRICS, RESULTS
 from timerheap.spark._compat import (
@@ -353,8 +354,7 @@ def with_name(df: DataFrame, name: str) -> DataFrame:
         timerheap.spark.progress(query, "retries").pending_event_time_timers
     """
     data_frame("df", df)
-    if not isinstance(name, str):
-        raise TypeError(f"name must be a str, got {name!r}")
+    instance("name", name, str)
     if not name:
         raise ValueError(f"name must not be empty, got {name!r}; it is a key of observedMetrics")
     refuse_connect(df.sparkSession, "with_name()")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timerheap._arguments import instance
 from timerheap._native._core import CurrentKey
 from timerheap._values import records
 from timerheap.broadcast import BroadcastState, KeyedBroadcastProcessFunction, ReadOnlyBroadcastState
@@ -99,8 +100,7 @@ class _BroadcastStates:
         self._clock.purge_all()
 
     def of(self, descriptor: MapStateDescriptor) -> MapState:
-        if not isinstance(descriptor, MapStateDescriptor):
-            raise TypeError(f"state_descriptor must be a MapStateDescriptor, got {descriptor!r}")
+        instance("state_descriptor", descriptor, MapStateDescriptor)
         state = self._states.get(descriptor.name)
         if state is None:
             ttl = descriptor.ttl_config

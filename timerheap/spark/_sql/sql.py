@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
 
-from timerheap._arguments import not_negative
+from timerheap._arguments import instance, not_negative
 from timerheap.output_tag import OutputTag
 from timerheap.spark._compat import on_connect
 from timerheap.spark._plan.arguments import ColumnOrName
@@ -117,8 +117,7 @@ def sql(
     """
     if not (isinstance(spark, SparkSession) or on_connect(spark)):
         raise TypeError(f"spark must be a pyspark.sql.SparkSession, got {spark!r}")
-    if not isinstance(query, str):
-        raise TypeError(f"query must be a str, got {query!r}")
+    instance("query", query, str)
     try:
         from timerheap.spark._sql.parser import parsed
     except ImportError as error:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from timerheap._arguments import integer
+from timerheap._arguments import instance, integer
 from timerheap._native._core import from_text, xxh64
 from timerheap.spark._columns import (
     ACCUMULATOR,
@@ -439,8 +439,7 @@ class CheckpointState:
         TypeError, ValueError
             If there is no such state.
         """
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, got {name!r}")
+        instance("name", name, str)
         parts = self._survey.states.get(name)
         if parts is None:
             have = f"one of {self.states}" if self.states else "left out, since the query has no states"

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timerheap._arguments import instance
 from timerheap._moments import millis
 from timerheap._native._core import (
     FIRINGS,
@@ -393,8 +394,7 @@ class _TimerService(BatchTimerService):
     def _namespace(self, name: str | None) -> int:
         if name is None:
             return 0
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, got {name!r}")
+        instance("name", name, str)
         names = self._group.timer_names
         return names.known[name] if name in names.known else names.new(name)
 

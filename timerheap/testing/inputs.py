@@ -20,7 +20,7 @@ from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.spark._arrow import KeyedRows, event_millis, view_of
 from timerheap.spark._columns import INPUT, SIDES, TIME
-from timerheap.spark._plan.arguments import Columns, Input, query_of, strategy_of
+from timerheap.spark._plan.arguments import Columns, Input, arrow_schema, query_of, strategy_of
 from timerheap.spark._plan.build import NULL_MARK
 from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._process.process import columns_of_two
@@ -39,15 +39,11 @@ Function = (
 )
 
 
-def columns_type(argument: str, schema: object) -> StructType:
+def columns_type(argument: str, schema: Any) -> StructType:
     """Return the type of the columns of a DataFrame, given as DDL or as a StructType."""
     if isinstance(schema, str):
         return from_arrow_schema(arrow_columns(schema, argument), prefer_timestamp_ntz=True)
-    if not isinstance(schema, StructType):
-        raise TypeError(
-            f"{argument} must be a DDL string such as 'plane string, at bigint', or a StructType, got "
-            f"{schema!r}"
-        )
+    arrow_schema(argument, schema)
     return schema
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from types import MappingProxyType
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -147,27 +148,19 @@ class Planner:
 
     def relation(self, node: Node) -> _Relation:
         """Return the rows of a node."""
-        match node:
-            case Windowing():
-                return self._rows_of_windows(node)
-            case Selected():
-                return self._selected(node)
-            case Aggregated():
-                return self._aggregated(node)
-            case Ranked(source=Table() as table):
-                return self._first_of_keys(node, table)
-            case Ranked():
-                return self._first_of_windows(node)
-            case Joined():
-                return self._joined(node)
-            case Over():
-                return self._over(node)
-            case AsOf():
-                return self._as_of(node)
-            case Matched():
-                return self._matched(node)
-            case Table():
-                raise AssertionError("the parser refuses a table whose rows have no windows and no order")
+        if isinstance(node, Ranked) and isinstance(node.source, Table):
+            return self._first_of_keys(node, node.source)
+        plans: dict[type, Callable[[Any], _Relation]] = {
+            Windowing: self._rows_of_windows,
+            Selected: self._selected,
+            Aggregated: self._aggregated,
+            Ranked: self._first_of_windows,
+            Joined: self._joined,
+            Over: self._over,
+            AsOf: self._as_of,
+            Matched: self._matched,
+        }  # the parser refuses a table whose rows have no windows and no order
+        return plans[type(node)](node)
 
     def _rows_of_windows(self, node: Windowing) -> _Relation:
         """Copy each row into all of its windows."""

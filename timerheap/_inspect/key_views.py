@@ -61,7 +61,6 @@ def _title(found: KeyReport) -> str:
 
 
 def print_key(found: KeyReport, console: Console) -> None:
-    """Print what is known of a key."""
     console.print(Text(printable(_title(found)), "bold"), soft_wrap=True)
     for head, lines in _parts(found):
         if lines:

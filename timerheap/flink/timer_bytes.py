@@ -349,6 +349,5 @@ def _serializer(argument: str, serializer: str | TypeSerializer) -> TypeSerializ
 
 
 def _error_naming(part: str, serializer: TypeSerializer, error: Exception) -> Exception:
-    """Return an error that names the key or the namespace."""
     kind = next((kind for kind in (TypeError, OverflowError) if isinstance(error, kind)), ValueError)
     return kind(f"{part} must be what the serializer {serializer.name!r} takes: {error}")

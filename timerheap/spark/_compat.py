@@ -263,7 +263,6 @@ def analyzed(df: DataFrame) -> Any:
 
 
 def analyzed_plan(df: DataFrame) -> str:
-    """Return the text of the analyzed plan of a DataFrame."""
     if on_connect(df.sparkSession):
         return str(cast(Any, df)._explain_string(extended=True))
     return cast(str, analyzed(df).toString())
@@ -281,7 +280,6 @@ def logical_plan(df: DataFrame) -> Any:
 
 
 def of_plan(spark: SparkSession, plan: Any) -> DataFrame:
-    """Return the DataFrame of a logical plan of the JVM."""
     of_rows = jvm(spark).org.apache.spark.sql.classic.Dataset.ofRows
     return DataFrame(of_rows(spark._jsparkSession, plan), spark)
 
@@ -402,7 +400,6 @@ def timeout_kind(state: GroupState) -> str:
 
 
 def type_of_state(state: GroupState) -> T.StructType:
-    """Return the type of a group's state."""
     return state._value_schema
 
 

@@ -114,7 +114,6 @@ class Query:
 
     @cached_property
     def result_schema(self) -> pa.Schema:
-        """Arrow schema of the results."""
         return to_arrow_schema(self.result)
 
     @cached_property

@@ -34,13 +34,11 @@ def labels_of(key_groups: np.ndarray) -> np.ndarray:
 
 @cache
 def label_of(key_group: int) -> int:
-    """Return the label of one key group."""
     return int(labels_of(np.array([key_group]))[0])
 
 
 @cache
 def key_group_of(label: int) -> int:
-    """Return the key group of a label."""
     return int(spark_hashes(np.array([label]))[0])
 
 
@@ -66,7 +64,6 @@ class Placement(NamedTuple):
         return cls.of(max_parallelism, int(next(filter(None, found), DEFAULT_PARTITIONS)))
 
     def key_groups(self, partition: int) -> range:
-        """Return the key groups on a partition."""
         return range(partition, self.max_parallelism, self.partitions)
 
     @property

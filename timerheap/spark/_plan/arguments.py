@@ -35,7 +35,6 @@ Stage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def data_frame(argument: str, df: object) -> DataFrame:
-    """Return `df`, checked to be a DataFrame."""
     if not isinstance(df, DataFrame):
         raise TypeError(f"{argument} must be a pyspark.sql.DataFrame, got {df!r}")
     return df
@@ -76,7 +75,6 @@ def backticks(name: str) -> str:
 
 
 def key_columns(df: DataFrame, argument: str, key: object) -> list[str]:
-    """Return the names of the key columns."""
     names = [key] if isinstance(key, str) else list(key) if isinstance(key, Sequence) else None
     if not names:
         raise TypeError(f"{argument} must be a column name or a list of column names, got {key!r}")
@@ -455,7 +453,6 @@ def ungrouped(argument: str, df: Any, key_argument: str, key: Any) -> tuple[Any,
 
 
 def assigns_time(watermark: object) -> bool:
-    """Return whether a strategy has a timestamp assigner."""
     return isinstance(watermark, WatermarkStrategy) and watermark.timestamp_assigner is not None
 
 

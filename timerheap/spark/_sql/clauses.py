@@ -415,7 +415,6 @@ def partition_and_order(overs: list[exp.Window]) -> tuple[tuple[str, ...], str, 
 
 
 def orders_of(terms: list[exp.Expr]) -> tuple[Order, ...]:
-    """Return terms of ORDER BY."""
     return tuple(
         Order(text_of(one.this), bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
         for one in terms

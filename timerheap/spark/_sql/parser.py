@@ -533,7 +533,6 @@ def _first(source: Selected, rank: Ranked, conditions: list[exp.Expr]) -> tuple[
 
 
 def _join(left: Node, right: Node, how: str, conditions: list[exp.Expr]) -> Joined:
-    """Return a window join."""
     if bare := [one for one in conditions if "" in _sides(one)]:
         refuse(f"the condition {written(bare[0])} of a JOIN", "write the name of a table before each column")
     conditions = [_null_safe(one) for one in conditions]

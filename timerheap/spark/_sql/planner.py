@@ -133,7 +133,6 @@ class Planner:
         self._tables = tables
 
     def result(self, node: Node) -> DataFrame:
-        """Return the result of a query."""
         found = self.relation(node)
         df = found.df
         if LATE_SIDE in df.columns:
@@ -147,7 +146,6 @@ class Planner:
         return _select(df, _EVERYTHING)
 
     def relation(self, node: Node) -> _Relation:
-        """Return the rows of a node."""
         if isinstance(node, Ranked) and isinstance(node.source, Table):
             return self._first_of_keys(node, node.source)
         plans: dict[type, Callable[[Any], _Relation]] = {

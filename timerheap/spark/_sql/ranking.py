@@ -139,7 +139,6 @@ class LocalFirstRows:
         self._hashes: list[np.ndarray] = []
 
     def add(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:
-        """Add rows, with the hashes of their keys."""
         rows = rows.drop_columns([HASH]) if HASH in rows.schema.names else rows
         arrival = np.full(len(rows), self._batch), np.arange(self._count, self._count + len(rows))
         self._count += len(rows)

@@ -80,7 +80,6 @@ class StoredOperator(NamedTuple):
 
 
 def path_of(checkpoint: object) -> str:
-    """Return the path of a checkpoint, checked to be a str or a path."""
     if not isinstance(checkpoint, (str, PathLike)):
         raise TypeError(f"checkpoint must be a str or a path, got {checkpoint!r}")
     return str(fspath(checkpoint))

@@ -156,7 +156,6 @@ class SlicedRows:
         self._inputs: dict[str, list[pa.Array]] = {name: [] for name in self._dtypes}
 
     def add(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:
-        """Add rows, with the hashes of their keys."""
         columns = [rows.column(name) for name in self._key]
         views = [view_of(column) for column in columns if not pa.types.is_null(column.type)]
         if self._groups is None:

@@ -150,7 +150,6 @@ class LiveGroups:
         self.counts = Counts()
 
     def begin(self, run: str | None, batch: int) -> None:
-        """Begin a task of a micro-batch."""
         turn = _cache.begin(self._owner, self._layout, run, batch)
         self._files, self._layout, self._batch = turn.files, turn.layout, turn.batch
 
@@ -236,7 +235,6 @@ class LiveGroups:
         return group, Stored(manifest)
 
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
-        """Load a group from the state store."""
         self._count(Counts(loaded=1))
         return load_group(self._store, manifest, self._layout, self._memory(manifest.id))
 

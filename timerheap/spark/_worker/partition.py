@@ -381,7 +381,6 @@ class Partition(TaskPartition):
             yield key_group, group, stored, next((data for data, _ in pairs if data), None)
 
     def _manifest(self, key_group: int) -> Manifest:
-        """Return what is stored of a key group."""
         self._store.select(label_of(key_group))
         return self._store.read_manifest() or Manifest(self._placement.max_parallelism)
 
@@ -419,7 +418,6 @@ class GroupwisePartition(Partition):
         self._runner.close()
 
     def run(self, partition: int, packed: list[tuple[int, bytes]]) -> Iterator[pd.DataFrame]:
-        """Run the key groups of a partition."""
         # Many results are sent before the next group runs, so that Spark writes them meanwhile.
         parts, observed = unpack(self._query, packed)
         rules = self._query.broadcast
@@ -484,7 +482,6 @@ class GroupwisePartition(Partition):
         self._metrics.add_group(stored.manifest)
 
     def _is_first(self, key_group: int) -> bool:
-        """Return whether a key group is the first of its partition."""
         return key_group < self._placement.partitions
 
     def _count_others(self, partition: int) -> None:

@@ -168,7 +168,6 @@ class SparkStore:
         self._send(self._handle.registerTimer, timestamp)
 
     def delete_timer(self, timestamp: int) -> None:
-        """Delete a timer of the selected group."""
         self._send(self._handle.deleteTimer, timestamp)
 
     def keep_timer(self, current: int | None, wanted: int | None, over: int) -> int | None:

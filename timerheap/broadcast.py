@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timerheap.functions import Function, KeyedProcessFunction
+from timerheap.output_tag import OutputTag
+from timerheap.state import MapState, MapStateDescriptor, StateDescriptor
 from timerheap.types import _Subscripted
-
-if TYPE_CHECKING:
-    from timerheap.output_tag import OutputTag
-    from timerheap.state import MapState, MapStateDescriptor, StateDescriptor
 
 
 class ReadOnlyBroadcastState(_Subscripted):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+from rich.console import Console
 from rich.text import Text
 
 from timerheap._inspect.key_views import page, print_key
@@ -15,12 +17,6 @@ from timerheap._inspect.report import report
 from timerheap._local_spark import CORES, local_spark
 from timerheap.spark import read_checkpoint
 from timerheap.spark._state.checkpoint_reader import FORMAT_VERSION, find_operators
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import SparkSession
-    from rich.console import Console
 
 
 def inspect(

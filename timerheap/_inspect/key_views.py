@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.text import Text
 
 from timerheap._inspect import printable
-from timerheap._inspect.one_key import changes, duration, moment, waits_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import Console
-
-    from timerheap._inspect.one_key import KeyReport
+from timerheap._inspect.one_key import KeyReport, changes, duration, moment, waits_for
 
 _MOST = 20  # lines of each part in a terminal
 _WIDE, _HIGH, _LEFT = 900, 320, 170  # of the timeline, in pixels

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from timerheap.spark import CheckpointState
 from timerheap.spark._compat import without_globs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from timerheap.spark import CheckpointState
 
 _SIMILAR = 10_000  # keys to look through
 _SOON = timedelta(minutes=10)  # a query whose last micro-batch is older may have stopped

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
 from timerheap._inspect import printable
 from timerheap._inspect.one_key import duration, millis, moment
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matplotlib.axes import Axes
-    from pyspark.sql import DataFrame
-    from rich.console import Console
-
-    from timerheap.spark import CheckpointState
+from timerheap.spark import CheckpointState
 
 _NEXT = 5  # timers to show
 _MOST = 16  # rows of the other tables

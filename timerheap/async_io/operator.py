@@ -6,15 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from timerheap._arguments import Length, int64, not_negative, positive_int
 from timerheap._elements import StreamRecord, Watermark
-from timerheap.async_io.function import AsyncFunction, Stateless, as_async_function, finished
+from timerheap.async_io.function import IN, OUT, AsyncFunction, Stateless, as_async_function, finished
 from timerheap.async_io.retry import NO_RETRY_STRATEGY, AsyncRetryStrategy
 
-IN = TypeVar("IN")
-OUT = TypeVar("OUT")
 QueueElement = StreamRecord[Any] | Watermark
 
 _SHOWN = 500  # the most characters of an element to show in a note

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from types import EllipsisType
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol
 
 from timerheap._arguments import int64, positive_int
 from timerheap._states import KeyContext
 from timerheap.flink.processing_time import Cancellable, ProcessingTimeService
-from timerheap.flink.timer_queue import InternalTimer, KeyedTimerQueue, TimerQueue, all_or_none
+from timerheap.flink.timer_queue import InternalTimer, K, KeyedTimerQueue, N, TimerQueue, all_or_none
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-
-K = TypeVar("K", bound=Hashable)
-N = TypeVar("N", bound=Hashable)
 
 
 class Triggerable(Protocol[K, N]):

@@ -6,24 +6,22 @@ import json
 import tempfile
 import weakref
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain, compress, islice
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
-from timerheap.flink.timer_queue import InternalTimer, KeyedTimerQueue
+from timerheap.flink.timer_queue import InternalTimer, K, KeyedTimerQueue, N
 
 if TYPE_CHECKING:
     import rocksdict
 
-K = TypeVar("K", bound=Hashable)
-N = TypeVar("N", bound=Hashable)
 
 # The store uses a key of the database itself, which sorts before the entries.
 _FORMAT = b""

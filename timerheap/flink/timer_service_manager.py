@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple
 
 from timerheap._arguments import instance, int64, positive_int
 from timerheap._native._core import seal, unseal
@@ -15,10 +15,9 @@ from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.flink.processing_time import ProcessingTimeService
 from timerheap.flink.timer_bytes import SERIALIZERS, TimerSerializer, TypeSerializer
-from timerheap.flink.timer_queue import InternalTimer, KeyedTimerQueue, TimerQueue, all_or_none
+from timerheap.flink.timer_queue import InternalTimer, K, KeyedTimerQueue, TimerQueue, all_or_none
 from timerheap.timer import MIN_WATERMARK
 
-K = TypeVar("K", bound=Hashable)
 _Queues = tuple[KeyedTimerQueue[K, Any], KeyedTimerQueue[K, Any]]  # event time, processing time
 _Timers = tuple[list[InternalTimer[K, Any]], list[InternalTimer[K, Any]]]
 

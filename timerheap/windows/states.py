@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from timerheap._states import (
     WHOLE,
     AggregatingHandle,
-    Handle,
+    H,
     ListHandle,
     MapHandle,
     ReducingHandle,
@@ -31,8 +31,6 @@ from timerheap.state import (
 )
 from timerheap.types import Types, composite, list_of
 from timerheap.windows.window import WINDOW_TYPE, Window
-
-H = TypeVar("H", bound=Handle)
 
 
 class _OfWindow(NamedTuple):

@@ -765,6 +765,16 @@ class KeyedRuntimeContext(RuntimeContext):
         handle.function = state_descriptor.agg_function
         return handle
 
+    def get_any_state(self, state_descriptor: StateDescriptor) -> Any:
+        """Return the handle of a state of the kind that the descriptor says."""
+        handles: dict[type[StateDescriptor], Callable[[Any], Any]] = {
+            ListStateDescriptor: self.get_list_state,
+            MapStateDescriptor: self.get_map_state,
+            ReducingStateDescriptor: self.get_reducing_state,
+            AggregatingStateDescriptor: self.get_aggregating_state,
+        }
+        return handles.get(type(state_descriptor), self.get_state)(state_descriptor)
+
     def _value_state(self, class_: type[H], descriptor: ValueStateDescriptor) -> H:
         instance("state_descriptor", descriptor, ValueStateDescriptor)
         return self._handle_of_value(class_, descriptor)

@@ -91,16 +91,9 @@ def drop_duplicates(
             "for each change"
         )
     function = OneOfRun(nullable_arrow_schema(rows.schema), keep == "last", gap, order == "event_time")
+    given = df, key, rows.schema, event_time, watermark
     query, marks = planned(
-        function,
-        df,
-        key,
-        rows.schema,
-        event_time,
-        watermark,
-        order=order,
-        late=late or "drop",
-        max_parallelism=max_parallelism,
+        function, *given, order=order, late=late or "drop", max_parallelism=max_parallelism
     )
     if query.event_time is None:
         raise ValueError("event_time must name the event-time column, got None")

@@ -35,11 +35,8 @@ from timerheap.spark._worker.states import (
     WithoutStates,
 )
 from timerheap.state import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
     MapState,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     StateDescriptor,
 )
 from timerheap.state_ttl import has_event_time
@@ -187,14 +184,7 @@ class BroadcastRunner(RowRunner):
                 raise
 
     def apply_to_keyed_state(self, descriptor: StateDescriptor, call: Callable[[Any, Any], object]) -> None:
-        states = self._states
-        handles: dict[type[StateDescriptor], Callable[[Any], Any]] = {
-            ListStateDescriptor: states.get_list_state,
-            MapStateDescriptor: states.get_map_state,
-            ReducingStateDescriptor: states.get_reducing_state,
-            AggregatingStateDescriptor: states.get_aggregating_state,
-        }
-        state = handles.get(type(descriptor), states.get_state)(descriptor)
+        state = self._states.get_any_state(descriptor)
         ids = np.sort(self._group.states[descriptor.name].ids())
         self._announce(ids)
         keys = pa.Table.from_batches([self._group.keys.keys(ids)])

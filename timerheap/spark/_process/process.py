@@ -176,13 +176,10 @@ def process(
         )
     """
     checked = sendable(function, KeyedProcessFunction, BatchProcessFunction)
+    given = df, key, output_schema, event_time, watermark
     query, rows = planned(
         checked,
-        df,
-        key,
-        output_schema,
-        event_time,
-        watermark,
+        *given,
         order=order,
         late=late,
         processing_time=processing_time,
@@ -417,13 +414,10 @@ def process_broadcast(
     rules = data_frame("rules", rules)
     arrow_schema("rules", rules.schema)
     checked = sendable(function, KeyedBroadcastProcessFunction)
+    given = df, key, output_schema, event_time, watermark
     query, rows = planned(
         checked,
-        df,
-        key,
-        output_schema,
-        event_time,
-        watermark,
+        *given,
         order=order,
         late=late,
         processing_time=processing_time,

@@ -258,18 +258,14 @@ class _Held:
     def attempts(self, key: int, low: int, times: np.ndarray, matcher: Matcher) -> list[Attempt]:
         """Return the partial matches of a key, whose rows begin at `low`."""
         found: list[Attempt] = []
-        known: dict[tuple[int, int], Any] = {}  # of an attempt, whose partial matches share their first rows
         for start, follows, all_taken in map(dict.values, self._threads[key] or ()):
             if not found or found[-1].start != start + low:
                 found.append(Attempt(start + low, times[start + low]))
-                known = {}
-            cell, registers = None, matcher.nothing
+            cell: Any = None
+            registers = matcher.nothing
             for row, taken in enumerate(all_taken, start + low):
-                at = id(cell), taken
-                if at not in known:
-                    more = registers and matcher.taken_with(registers, row, taken >> 1)
-                    known[at] = (cell, row, taken), more
-                cell, registers = known[at]
+                cell = cell, row, taken
+                registers = registers and matcher.taken_with(registers, row, taken >> 1)
             if follows == ACCEPT:
                 found[-1].best, found[-1].complete = cell, True
             else:

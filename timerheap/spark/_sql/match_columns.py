@@ -93,12 +93,9 @@ def _type(measure: Measure, df: DataFrame) -> T.DataType:
 def _type_of(term: Term, df: DataFrame) -> pa.DataType:
     """Return the type of a term; raise unless what it computes with fits."""
     name, *parts = term
-    if name == "class":
-        return pa.string()
     if name not in OPERATORS:
-        column = term[{"row": 1, "nav": 4, "agg": 3}[name]]
-        kind = term[2] if name == "agg" else "first"
-        leaf = Measure("", None, kind, column=None if column is None else (column, 0))
+        kind = {"agg": term[2], "class": "classifier"}.get(name, "first")
+        leaf = Measure("", None, kind, column=next(columns_of(term), None))
         return to_arrow_schema(T.StructType([T.StructField("leaf", _type(leaf, df))])).types[0]
     types = [_type_of(part, df) for part in parts]
     moments = [one for one in types if pa.types.is_date(one) or pa.types.is_timestamp(one)]

@@ -155,9 +155,11 @@ class _Reading:
         self.columns[name := f"{HIDDEN}of:{text}"] = text
         return name
 
-    def _navigated(self, node: exp.Anonymous, back: int = 0) -> tuple[exp.Expr, str, int, int]:
+    def _navigated(self, node: exp.Expr, back: int = 0) -> tuple[exp.Expr, str, int, int]:
         """Return what PREV, NEXT, FIRST and LAST are of, "first" or "last", and the two offsets."""
         _, name = _function(node)
+        if not name:
+            return node, "last", 0, 0
         inner, *more = node.expressions or [exp.null()]
         offsets = [isinstance(one, exp.Literal) and one.is_int and int(one.name) < 2**31 for one in more]
         if not node.expressions or offsets not in ([], [True]):
@@ -181,9 +183,7 @@ class _Reading:
         if self._classified(node):
             yield ("class",)
         elif name in _NAVIGATIONS or isinstance(node, exp.Column):
-            which, offset, back, inner = "last", 0, 0, node
-            if isinstance(node, exp.Anonymous):
-                inner, which, offset, back = self._navigated(node)
+            inner, which, offset, back = self._navigated(node)
             variables = self._variables(inner)
             if which == "last" and not offset and (variables is None or number in variables):
                 yield "row", back
@@ -273,9 +273,7 @@ class _Reading:
             _, named, which, offset = found
             kind, variables = f"classifier {which}", frozenset(one for one, _ in named)
         elif name in (*_NAVIGATIONS, ""):
-            inner, which, back = node, "last", 0
-            if name in _NAVIGATIONS:
-                inner, which, offset, back = self._navigated(node)  # type: ignore[arg-type]
+            inner, which, offset, back = self._navigated(node)
             kind, variables, column = which, self._variables(inner), (self._part(inner), back)
         else:
             kind, variables, argument = self._aggregate(node)
@@ -292,7 +290,7 @@ class _Reading:
                 refuse(written(node), "write LAST(CLASSIFIER(), 1)")
             inner, plain = node.expressions[0], node.copy()
             plain.expressions[0].replace(exp.column("x"))
-            _, which, offset, _ = self._navigated(plain)  # type: ignore[arg-type]
+            _, which, offset, _ = self._navigated(plain)
         if _function(inner)[1] != "CLASSIFIER":
             return None
         names, (of,) = self.pattern.variables, inner.expressions or [None]

@@ -123,10 +123,8 @@ class ArrayView:
         offsets: _Buffer | None,
         data: _Buffer | None,
     ) -> Self: ...
-    @property
-    def kind(self) -> int: ...
-    @property
-    def width(self) -> int: ...
+    kind: int
+    width: int
     def __len__(self) -> int: ...
     def compare(self, stored: ArrayView, places: _Int64s, same: _Bools) -> None: ...
 
@@ -138,10 +136,8 @@ def read_frame(data: _Buffer) -> tuple[int, memoryview, _Int64s, _Int64s, list[_
 @final
 class Packing:
     def __new__(cls, hashes: list[_Int64s], max_parallelism: _Int, partitions: _Int) -> Self: ...
-    @property
-    def partitions(self) -> _Int64s: ...
-    @property
-    def rows(self) -> _Int64s: ...
+    partitions: _Int64s
+    rows: _Int64s
     def order(self) -> _Int64s: ...
     def frames(self, description: _Buffer, columns: list[list[Any]]) -> tuple[NDArray[np.uint8], _Int64s]: ...
 
@@ -214,8 +210,7 @@ class KnownKeys:
 @final
 class CurrentKey:
     current_key: Any  # an int64, or None
-    @property
-    def numbers(self) -> KeyNumbers: ...
+    numbers: KeyNumbers
     def renumber(self) -> None: ...
     def announce(self, ids: ArrayLike) -> None: ...
 
@@ -243,10 +238,8 @@ class RowTimerService:
 
 @final
 class RowCells:
-    @property
-    def numbers(self) -> KeyNumbers: ...
-    @property
-    def cleared(self) -> int: ...
+    numbers: KeyNumbers
+    cleared: int
     def __new__(
         cls, numbers: KeyNumbers, class_: type, load: Callable[[_Int64s], tuple[_Int64s, _Bools]]
     ) -> Self: ...
@@ -288,8 +281,7 @@ FIRINGS_EACH: int
 
 @final
 class RowLoop:
-    @property
-    def fired(self) -> int: ...
+    fired: int
     def __init__(
         self,
         function: Any,

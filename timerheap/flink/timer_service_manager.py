@@ -382,7 +382,6 @@ class InternalTimeServiceManager(Generic[K]):
         return services
 
     def _restored_timers(self, name: str, serializer: TimerSerializer) -> _Timers[K]:
-        """Return the restored event-time and processing-time timers of a service."""
         event: list[InternalTimer[K, Any]] = []
         processing: list[InternalTimer[K, Any]] = []
         for services in self._restored.values():

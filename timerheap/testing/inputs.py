@@ -247,7 +247,6 @@ class Inputs:
         return side.hashed(batch, seen)
 
     def _tagged(self, number: int, batch: pa.RecordBatch, query: Query) -> pa.RecordBatch:
-        """Return rows in the columns of both inputs."""
         side, n = self._sides[number], batch.num_rows
         columns = [batch.column(name) for name in side.key]
         if side.event_time is not None:

@@ -403,7 +403,6 @@ class WindowOperator:
         self._contents.merge(kept, absorbed)
 
     def _clear(self, window: Window, kept: Window, in_flight: MergingWindowSet | None) -> None:
-        """Clear the contents, timers and states of a window that ends."""
         self._contents.clear(kept)
         self._trigger.clear(window, self._context)
         if isinstance(self._window_function, ProcessWindowFunction):

@@ -269,7 +269,6 @@ class AsofJoinRunner(Runner):
         self._versions.put_many(ids, _structs(columns, self._type, ~kept))
 
     def _mark(self, ids: np.ndarray, stored: pa.StructArray, used: np.ndarray) -> None:
-        """Mark the right rows of keys as matched."""
         new = np.flatnonzero(used & ~_mask(stored.field(MATCHED).fill_null(True)))
         if len(new):
             columns = stored.take(pa.array(new)).flatten()

@@ -263,7 +263,6 @@ def _carriers(one: Input, two: Input, extra: Sequence[str]) -> tuple[tuple[dict[
 def _carried(
     number: int, side: Input, other: Input, carriers: Mapping[str, str], rows: StructType
 ) -> DataFrame:
-    """Return the rows of an input in the columns of both."""
     marks, keys = marked(side, other), [field.name for field in rows][2 : 2 + len(side.key)]
     names = {carrier: name for name, carrier in carriers.items()}
     names |= {TIME: str(side.event_time), **dict(zip(keys, side.key, strict=True))}

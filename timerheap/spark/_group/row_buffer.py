@@ -186,7 +186,6 @@ class RowBuffer:
         self._new = []
 
     def _popped(self, watermark: int) -> KeyedRows:
-        """Remove and return the due rows of the slab."""
         due = self._heap.pop_due(watermark)
         rows = self._rows(due.namespaces, due.key_hashes, due.timestamps)
         if len(rows):

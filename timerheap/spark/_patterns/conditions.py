@@ -177,5 +177,4 @@ def plain(column: pa.Array) -> list[Any]:
         column = column.cast(pa.timestamp("us"))
     if pa.types.is_temporal(type_) and not pa.types.is_time(type_):
         column = column.cast(pa.int64())
-    values: list[Any] = column.to_pylist()
-    return values
+    return column.to_pylist()

@@ -162,7 +162,6 @@ def _event_time(df: DataFrame) -> tuple[str, ...]:
 def _initial_rows(
     initial_state: object, df: DataFrame, keys: list[str]
 ) -> tuple[DataFrame | None, list[str]]:
-    """Return the rows of the initial state, and their key columns."""
     if initial_state is None:
         return None, []
     refuse_connect(df.sparkSession, "initial_state")
@@ -216,7 +215,6 @@ def _schema(name: str, schema: object) -> StructType:
 
 
 def _field_names(type_: DataType) -> Iterator[list[str]]:
-    """Return the names of the fields of each struct in a type."""
     if isinstance(type_, StructType):
         yield type_.names
     for each in types_in(type_):

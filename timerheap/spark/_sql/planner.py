@@ -225,7 +225,6 @@ class Planner:
         return replace(found, df=_select_list(result, node, [KEPT, LATE_SIDE], quoted(KEPT)))
 
     def _first_of_keys(self, node: Ranked, source: Table) -> _Relation:
-        """Return the first row of each key of a table, by time."""
         df, table = self._tables.rows(source)
         names = _visible(table.source.df)
         result = [*(df.schema[name] for name in names), T.StructField(RANK, T.LongType(), False)]
@@ -242,7 +241,6 @@ class Planner:
         return replace(ranked, df=ranked.df.toDF(*names, node.name, *ranked.df.columns[len(result) :]))
 
     def _first_of_windows(self, node: Ranked) -> _Relation:
-        """Return the first rows of each window and key, with their ranks."""
         found = self.relation(node.source)
         orders = [replace(one, by=f"{ORDER}{at}") for at, one in enumerate(node.order)]
         added = {

@@ -188,7 +188,6 @@ def _nullable(type_: DataType) -> DataType:
 
 
 def _timer_columns(query: Query, df: DataFrame) -> list[Column]:
-    """Return the columns of timers as `TIMER` names them."""
 
     def has(name: str) -> bool:
         return added_name(name, query.key_columns) in df.columns

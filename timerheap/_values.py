@@ -26,18 +26,8 @@ if TYPE_CHECKING:
 
 _PLAIN = (GeneratorType, list)
 _TABLE = "__arrow_c_stream__"  # an attribute of the tables and columns of pyarrow, pandas and others
-_CONSTANT = {
-    type(None),
-    bool,
-    int,
-    float,
-    str,
-    bytes,
-    Decimal,
-    datetime.date,
-    datetime.datetime,
-    datetime.timedelta,
-}
+_TIMES = {datetime.date, datetime.datetime, datetime.timedelta}
+_CONSTANT = {type(None), bool, int, float, str, bytes, Decimal} | _TIMES
 
 Convert = Callable[[Any], Any]
 RowClass = Callable[..., Callable[..., tuple[Any, ...]]]

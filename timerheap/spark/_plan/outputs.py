@@ -20,16 +20,9 @@ from timerheap.spark._plan.arguments import data_frame, quoted
 from timerheap.spark._query import Query
 from timerheap.types import arrow_type
 
-_PASSING = {"Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "View"}
-_PASSING_ON_CONNECT = {
-    "Project",
-    "Filter",
-    "SubqueryAlias",
-    "WithColumns",
-    "WithColumnsRenamed",
-    "Drop",
-    "ToDF",
-}
+_PASSING_EVERYWHERE = {"Project", "Filter", "SubqueryAlias"}
+_PASSING = _PASSING_EVERYWHERE | {"EventTimeWatermark", "View"}
+_PASSING_ON_CONNECT = _PASSING_EVERYWHERE | {"WithColumns", "WithColumnsRenamed", "Drop", "ToDF"}
 _WANTED = (
     "df must be what a function of timerheap.spark returned, perhaps after where(), select(), withColumn() "
     "or alias()"

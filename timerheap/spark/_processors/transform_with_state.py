@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql import DataFrame, GroupedData, SparkSession
@@ -42,11 +42,7 @@ from timerheap.spark._worker.operator import Rehearsal
 _TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
 _SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
 _BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
-_TIME_MODES: dict[str, TimeMode] = {
-    "none": "None",
-    "processingtime": "ProcessingTime",
-    "eventtime": "EventTime",
-}
+_TIME_MODES: dict[str, TimeMode] = {mode.lower(): mode for mode in get_args(TimeMode)}
 
 
 def run_processor(

@@ -302,14 +302,8 @@ def watermark_rows(clock: bytes) -> list[dict[str, Any]]:
     if not any(explanation.channels for explanation in explained):  # Spark's watermark, or no event time
         clocked = any(input_.begun_at > MIN_WATERMARK for input_ in stored.inputs)
         spark = stored.watermark > MIN_WATERMARK and not clocked
-        return [
-            {
-                "input": "spark" if spark else "df",
-                "watermark": query,
-                "holds": spark,
-                "query_watermark": query,
-            }
-        ]
+        side = "spark" if spark else "df"
+        return [{"input": side, "watermark": query, "holds": spark, "query_watermark": query}]
     names = ["df"] if len(explained) == 1 else ["left", "right"]
     counting = [one.watermark for one in explained if one.status is not WatermarkStatus.IDLE]
     lowest = min(counting, default=None)

@@ -24,7 +24,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 # of a room import each other is left to the room.
 LAYERS = {
     "": [
-        "_arguments _elements _moments _private metrics row time types",
+        "_arguments _moments _private metrics row time types",
         "_java state_ttl timer",
         "output_tag _values state",
         "_native functions",

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.text import Text
 
-from timerheap._inspect.key_views import page, print_key
-from timerheap._inspect.one_key import read_key
+from timerheap._inspect.one_key import page, print_key, read_key
 from timerheap._inspect.report import report
 from timerheap._local_spark import CORES, local_spark
 from timerheap.spark import read_checkpoint

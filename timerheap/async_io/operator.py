@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic
 
 from timerheap._arguments import Length, int64, not_negative, positive_int
-from timerheap._elements import StreamRecord, Watermark
 from timerheap.async_io.function import IN, OUT, AsyncFunction, Stateless, as_async_function, finished
 from timerheap.async_io.retry import NO_RETRY_STRATEGY, AsyncRetryStrategy
+from timerheap.watermarks.output import StreamRecord, Watermark
 
 QueueElement = StreamRecord[Any] | Watermark
 

@@ -8,8 +8,6 @@ Spark.
 import typing
 from inspect import ismodule as _ismodule
 
-from timerheap._elements import StreamRecord as StreamRecord
-from timerheap._elements import Watermark as Watermark
 from timerheap._states import KeyContext as KeyContext
 from timerheap.flink.internal_timer_service import InternalTimerService as InternalTimerService
 from timerheap.flink.internal_timer_service import Triggerable as Triggerable
@@ -35,6 +33,8 @@ from timerheap.flink.valves import StatusWatermarkValve as StatusWatermarkValve
 from timerheap.flink.watermark_operator import (
     TimestampsAndWatermarksOperator as TimestampsAndWatermarksOperator,
 )
+from timerheap.watermarks.output import StreamRecord as StreamRecord
+from timerheap.watermarks.output import Watermark as Watermark
 
 if not typing.TYPE_CHECKING:  # whose checkers take the imports above for it
     __all__ = [name for name, value in list(globals().items()) if name[0] != "_" and not _ismodule(value)]

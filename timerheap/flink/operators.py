@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Self
 
 from timerheap._arguments import instance, int64
-from timerheap._elements import StreamRecord, Watermark
 from timerheap._moments import epoch_millis
 from timerheap._states import DictEntries, KeyContext, RowClock, WholeMaps
 from timerheap._values import records
@@ -26,7 +25,7 @@ from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, Ti
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
-from timerheap.watermarks.output import WatermarkStatus
+from timerheap.watermarks.output import StreamRecord, Watermark, WatermarkStatus
 
 StreamElement = StreamRecord[Any] | Watermark | WatermarkStatus
 """An element that an operator sends downstream."""

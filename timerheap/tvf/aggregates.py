@@ -161,9 +161,7 @@ class Min(FieldAggregate):
         best = Field(self.function, wanted, self._ufunc, self._identity)
         super().__init__([column], wanted, f"{self.function}({column})", [best, _COUNT])
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A ufunc over objects cannot be pickled.
-        return type(self), (*self.columns, self.dtype), {"name": self.name}
+    __reduce__ = Sum.__reduce__
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         (values, valid) = inputs[0]

@@ -1,9 +1,11 @@
-"""The protocols of outputs, which receive watermarks, the status of a stream, and rows."""
+"""What operators send each other: rows, watermarks and statuses; and the protocols of what receives them."""
 
 from __future__ import annotations
 
 import enum
-from typing import Any, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class WatermarkStatus(enum.Enum):
@@ -34,3 +36,29 @@ class Output(WatermarkOutput, Protocol):
 
     def collect(self, value: Any, timestamp: int | None, /) -> None:
         """Emit a row and its event time, epoch milliseconds, or None for a row without event time."""
+
+
+class StreamRecord(NamedTuple, Generic[T]):
+    """A value of a stream with its timestamp (Flink's ``StreamRecord``).
+
+    Attributes
+    ----------
+    value : object
+    timestamp : int or None
+        Epoch milliseconds; None without event time.
+    """
+
+    value: T
+    timestamp: int | None = None
+
+
+class Watermark(NamedTuple):
+    """A watermark: no record with this timestamp or a lower one follows it (Flink's ``Watermark``).
+
+    Attributes
+    ----------
+    timestamp : int
+        Epoch milliseconds.
+    """
+
+    timestamp: int

@@ -79,9 +79,8 @@ class OverRunner(Runner):
         self.rows_ahead = RowsAhead()  # none: rows only refer to those before and after them
         self._work, self._result, self._late_columns = work, query.result_schema, list(query.late_columns)
         self._time = str(query.event_time)
-        self._unit = (
-            1 if pa.types.is_int64(query.schema.field(self._time).type) else 1000
-        )  # of a time, in 1 ms
+        in_ms = pa.types.is_int64(query.schema.field(self._time).type)
+        self._unit = 1 if in_ms else 1000  # of a time, in 1 ms
         self._ranks = {name: call for name, call in work.calls.items() if not call.argument}
         self._leads = {name: call for name, call in work.calls.items() if call.function == "lead"}
         self._picks = {
@@ -108,9 +107,8 @@ class OverRunner(Runner):
         self._type = pa.list_(pa.struct([field for field in fields if field.type != pa.struct([])]))
         lasting = self._ranks or any(call.function == "lag" for call in self._picks.values())
         frames = [frame.preceding for frame in self._frames]
-        self._expires = (
-            None if lasting or None in frames else max(filter(None, frames), default=0) * 3 // 2 + 1
-        )
+        longest = max(filter(None, frames), default=0)
+        self._expires = None if lasting or None in frames else longest * 3 // 2 + 1
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
         self._group, self._output = group, output

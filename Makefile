@@ -190,6 +190,7 @@ bench-choices: $(venv)/bench/.installed ## What settings are worth at 1,000 rows
 	$(measured) bench/latency_choices.py --json out/latency_choices.json $(ARGS)
 
 bench-tight-memory: $(venv)/bench/.installed ## Key groups larger than the memory of their workers; needs root and cgroups
+	$(measured) bench/tight_groups.py --json out/tight_groups.json
 	$(measured) bench/tight_memory.py --json out/tight_memory.json $(ARGS)
 
 # Shorter than each by itself, so that all end within two hours on two cores.

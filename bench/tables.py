@@ -326,6 +326,26 @@ def tight_memory(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def tight_groups(figures: dict[str, Any]) -> str:
+    """Return what micro-batches take with less memory than key groups, without Spark."""
+    heads = [
+        "memory, of the files",
+        "keys of the rows",
+        "micro-batch",
+        "the first",
+        "CPU",
+        "faults that read",
+    ]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for found in figures["limits"]:
+        for name in ("hot", "cold"):
+            one = found[name]
+            cells = [f"{found['limit'] / 1e6:,.0f} MB, {1 / found['share']:.0%}", name]
+            cells += [f"{one[what]:.2f} s" for what in ("seconds", "first", "cpu")]
+            lines.append(f"| {' | '.join(cells)} | {one['faults']:,.0f} |")
+    return "\n".join(lines)
+
+
 WRITERS: dict[str, Any] = {
     "latency": lambda figures, _: latency(figures),
     "kafka": lambda figures, _: kafka(figures),
@@ -338,6 +358,7 @@ WRITERS: dict[str, Any] = {
     "processors": lambda figures, _: processors(figures),
     "latency_choices": lambda figures, _: latency_choices(figures),
     "tight_memory": lambda figures, _: tight_memory(figures),
+    "tight_groups": lambda figures, _: tight_groups(figures),
     **{f"session_{name}": lambda figures, _: table(figures) for name in ("timeout", "20000", "100000")},
 }
 

@@ -121,13 +121,14 @@ def measured(
         columns = bench.columns(name, columns)
         for column in columns:
             warming.measure(name, column)
-        few = {column: warming.measure(name, column) for column in columns if column in ("heap", OURS)}
-        few |= {"heap-mini": few["heap"]} if "heap" in few else {}
         runs: dict[str, list[Any]] = {column: [] for column in columns}
         for number in range(options.rounds):
             for column in columns:
                 if number == 0 or column not in options.once:
                     runs[column].append(bench.measure(name, column))
+        # Last, when the JVM has compiled what it will: else a start would seem to take more than it does.
+        few = {column: warming.measure(name, column) for column in columns if column in ("heap", OURS)}
+        few |= {"heap-mini": few["heap"]} if "heap" in few else {}
     except Exception as error:
         return {"failed": str(error).splitlines()[0]}
     found = {column: figures(of, few.get(column), options.events) for column, of in runs.items() if of}

@@ -1,0 +1,135 @@
+"""Key groups in mapped files that are larger than the memory they may use, without Spark.
+
+Run as root: ``python bench/tight_groups.py [--keys 8e6] [--shares 0.5 2 4] [--json FILE]``. The groups are
+driven as the operator drives them (skew.py), and each row moves the timer of its key. A process builds them
+and ends, and their files leave the page cache. For each share, a process in a cgroup, whose memory is the
+size of the files divided by the share, maps the files and continues: with micro-batches of 10,000 rows of
+one hundredth of the keys (hot), then of all keys (cold).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import resource
+import statistics
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from figures import write_json
+from skew import Group, Sessions, rows_of
+from tight_memory import HOT, SOME, forget, limited
+
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.memory import LiveFile
+
+GROUPS = 8
+BUILD = 500_000  # rows of a micro-batch that builds
+
+
+class Mapped(Group):
+    """A key group whose memory is a file; a new one, or the one that a process has left in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("", Sessions())
+        self.path, self.rest = path, path.with_suffix(".rest")
+        if path.exists():
+            self.store, self.stored = pickle.loads(self.rest.read_bytes())
+        else:
+            self.group = KeyGroup(self.query.layout, LiveFile.create(str(path)))
+
+    def come_back(self) -> None:
+        file = LiveFile.lock(str(self.path))
+        assert file is not None
+        self.group = KeyGroup(self.query.layout, file, json.loads(file.read_head()))
+
+    def leave(self) -> None:
+        file: Any = self.group.memory
+        assert file.write_head(json.dumps(self.group.head()).encode())
+        self.rest.write_bytes(pickle.dumps((self.store, self.stored)))
+        file.unlock()
+
+
+def pages_read() -> int:
+    """Return how many faults of this process have read a page from the disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+def batch(groups: list[Mapped], keys: np.ndarray, at: int) -> None:
+    """Process a row of each key in its group."""
+    for number, group in enumerate(groups):
+        mine = keys[keys % GROUPS == number]
+        group.batch(rows_of(mine, np.full(len(mine), at)), -1)
+
+
+def build(paths: list[Path], keys: int) -> None:
+    """Build the groups."""
+    groups = [Mapped(path) for path in paths]
+    for first in range(0, keys, BUILD):
+        batch(groups, np.arange(first, min(first + BUILD, keys)), first)
+    for group in groups:
+        group.leave()
+
+
+def measure(paths: list[Path], keys: int, limit: int, batches: int) -> dict[str, Any]:
+    """Return what micro-batches take with so much memory for what is touched from now on."""
+    found: dict[str, Any] = {}
+    random = np.random.default_rng(1)
+    hot = random.choice(keys, keys // HOT, replace=False)
+    groups = [Mapped(path) for path in paths]  # with what the JVM would have
+    with limited([os.getpid()], limit):
+        for group in groups:
+            group.come_back()
+        for name in ("hot", "cold"):
+            took = []
+            for number in range(batches):
+                chosen = random.choice(hot if name == "hot" else keys, SOME, replace=False)
+                faults, cpu, begun = pages_read(), time.process_time(), time.perf_counter()
+                batch(groups, chosen, keys + number)
+                seconds, used = time.perf_counter() - begun, time.process_time() - cpu
+                took.append((seconds, used, pages_read() - faults))
+            medians = [statistics.median(values) for values in zip(*took, strict=True)]
+            found[name] = dict(zip(("seconds", "cpu", "faults"), medians, strict=True))
+            found[name] |= {"first": took[0][0], "spread": [min(took)[0], max(took)[0]]}
+        for group in groups:
+            group.leave()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--keys", type=lambda n: int(float(n)), default=8_000_000)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 2, 4])
+    parser.add_argument("--batches", type=int, default=7, help="of each kind")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    options = parser.parse_args()
+
+    def apart(work: Any, *arguments: Any) -> Any:
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            return process.submit(work, *arguments).result()
+
+    with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
+        paths = [Path(scratch, f"{number}") for number in range(GROUPS)]
+        apart(build, paths, options.keys)
+        size = sum(path.stat().st_blocks * 512 for path in paths)
+        print(f"{options.keys:,} keys, {size / 1e6:,.0f} MB of files", flush=True)
+        result: dict[str, Any] = {"keys": options.keys, "rows": SOME, "files": size, "limits": []}
+        for share in options.shares:
+            forget(paths)
+            limit = int(size / share)
+            found = apart(measure, paths, options.keys, limit, options.batches)
+            result["limits"].append({"share": share, "limit": limit, **found})
+            for name in ("hot", "cold"):
+                print(f"{limit / 1e6:8,.0f} MB", name, found[name], flush=True)
+    write_json(options, result)
+
+
+if __name__ == "__main__":
+    main()

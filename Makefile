@@ -39,7 +39,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs docs-site sanitize valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -98,6 +98,9 @@ sanitize: $(venv)/sanitize/.installed ## The C tests, and those of the heaps, th
 	$(MAKE) -C tests/c
 	$(sanitizers) PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest \
 	  $(wildcard tests/test_heap*.py tests/test_row_*.py) tests/test_id_index.py $(ARGS)
+
+coverage: $(venv)/coverage/.installed ## Which lines of Python, Cython and C the tests of test-fast run; ARGS="tests" for all
+	$(venv)/coverage/bin/python tools/measure_coverage.py $(ARGS)
 
 valgrind: $(venv)/soak/.installed ## The C tests and a few hundred inputs of the fuzzer under memcheck
 	@command -v valgrind >/dev/null || { echo 'valgrind is missing (Debian: apt-get install valgrind)'; exit 1; }
@@ -256,6 +259,7 @@ extras_demo := [inspect]
 extras_test := [inspect,prometheus,rocksdb,sketches,sql]
 $(foreach version,$(spark_versions),$(eval extras_spark-$(version) := $(extras_test)))
 $(foreach version,$(world_versions),$(eval extras_world-$(version) := [spark,java,prometheus]))
+extras_coverage := $(extras_test)
 extras_bench := [spark,java,rocksdb,sql]
 extras_fuzz := [spark]
 extras_lint := [inspect,prometheus,rocksdb,sql]

@@ -409,7 +409,7 @@ REFUSED = {
     "ORDER BY ts DESC PATTERN (A)": "ORDER BY ts DESC in MATCH_RECOGNIZE is not supported",
     "ORDER BY ts ALL ROWS PER MATCH WITH UNMATCHED ROWS PATTERN (A)": "WITH UNMATCHED ROWS is not supported",
     "ORDER BY ts ONE ROW PER MATCH OMIT EMPTY MATCHES PATTERN (A)": "must be valid SQL: .* 'OMIT'",
-    "ORDER BY ts PATTERN (A) DEFINE AUTO": "DEFINE must name variables of PATTERN",
+    "ORDER BY ts PATTERN (A) DEFINE AUTO": "DEFINE must have a condition for each variable",
     "ORDER BY ts PATTERN (A B) SUBSET A = (B)": "SUBSET must have a new name, got A",
     **{
         f"ORDER BY ts MEASURES {measure} AS x PATTERN (A B)": "is not supported"

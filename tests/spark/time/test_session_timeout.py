@@ -143,6 +143,7 @@ def test_the_report_compares_medians(bench, job):
     columns = result["variants"]["columns"]
     assert {name: columns[name] for name in list(columns)[:-1]} == {
         "rows_per_second": 600,
+        "spread": [300, 1200],
         "to_no-op": 0.6,
         "to_heapq": 2,
         "to_spark": 100,

@@ -88,9 +88,9 @@ class RowReader(range: Range) extends SupportsRealTimeRead[InternalRow] {
         take()
         return RecordStatus.newStatusWithoutArrivalTime(true)
       }
-      val left = math.min(end - System.nanoTime(), (schedule.at(number) - System.currentTimeMillis()) * 1000000L)
+      val next = math.min(schedule.at(number) - System.currentTimeMillis(), 20L) * 1000000L
       if (end <= System.nanoTime()) return RecordStatus.newStatusWithoutArrivalTime(false)
-      LockSupport.parkNanos(math.max(100000L, math.min(left, 20000000L)))
+      LockSupport.parkNanos(math.max(100000L, math.min(end - System.nanoTime(), next)))
     }
     null
   }

@@ -77,7 +77,8 @@ def timers(rows: DataFrame, watermark: WatermarkStrategy, real_time: bool) -> Da
 def offset_of_nanos(spark: SparkSession) -> float:
     """Return what makes epoch ms of the ms of `NANOS`."""
     system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
-    return min(time.time() * 1000 - system.nanoTime() / 1e6 for _ in range(50))
+    # The JVM is asked after the clock, so the largest is nearest.
+    return max(time.time() * 1000 - system.nanoTime() / 1e6 for _ in range(50))
 
 
 class Stream:

@@ -239,6 +239,16 @@ OVER = {
     },
     "stream": {"timerheap": "`sql` on a stream"},
 }
+REAL_TIME = {
+    **{f"real time, {rate}": f"{rate} rows a second" for rate in ("1,000", "5,000", "10,000", "25,000")},
+    "a lone row in 2 s": "a row every two seconds from each source",
+    "idle": "no rows",
+    "idle, clock 20": "no rows, the watermark follows the clock every 20 ms",
+    "idle, clock 100": "the same every 100 ms",
+    "micro-batches": "micro-batches, 1,000 rows a second",
+    "Scala": "Spark's transformWithState in Scala, 1,000 rows a second",
+    "the JVM alone": "Spark's source, shuffle and sink alone, 1,000 rows a second",
+}
 HEAD = ["| | rows a second | JVM | Python, or the library |", "|---" * 4 + "|"]
 
 
@@ -299,6 +309,22 @@ def processors(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def real_time(figures: dict[str, Any]) -> str:
+    """Return the cases of real-time mode, in ms from when a timer is due to its result."""
+    lines = [
+        "| | p50 | p90 | p99 | with the pauses of epochs: p50, p90, p99 | pauses, s | cores, JVM | Python |",
+        "|---" * 8 + "|",
+    ]
+    for case in figures["cases"]:
+        inside = [f"{value:g}" for value in case["inside"][:3]] or [""] * 3
+        every = ", ".join(f"{value:g}" for value in case["all"][:3])
+        pauses = [value for value in case["pauses, s"] if value > 0.1]
+        between = f"{min(pauses):g} to {max(pauses):g}" if pauses else ""
+        cells = [*inside, every, between, f"{case['cores, JVM']:.2f}", f"{case['cores, Python']:.2f}"]
+        lines.append(f"| {REAL_TIME.get(case['case'], case['case'])} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def latency_choices(figures: dict[str, Any]) -> str:
     """Return what each choice of settings is worth."""
     heads = ["timerheap, p50", "beside the first", "p99", "micro-batch", "cores", "`groupBy()`, p50", "p99"]
@@ -356,6 +382,7 @@ WRITERS: dict[str, Any] = {
     "patterns": patterns,
     "windows": windows,
     "processors": lambda figures, _: processors(figures),
+    "real_time": lambda figures, _: real_time(figures),
     "latency_choices": lambda figures, _: latency_choices(figures),
     "tight_memory": lambda figures, _: tight_memory(figures),
     "tight_groups": lambda figures, _: tight_groups(figures),

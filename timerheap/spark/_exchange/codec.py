@@ -6,7 +6,7 @@ A frame has the rows of one partition, ordered by key group, in the fewest objec
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import starmap
 from typing import Any, cast
 
@@ -120,11 +120,17 @@ def _schema(serialized: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(serialized))
 
 
+@cache
+def _shape(type_: pa.DataType) -> tuple[int, int]:
+    """Return the kind and the width of a column of a type."""
+    view = view_of(pa.array([], type_))
+    return view.kind, view.width
+
+
 def _array(type_: pa.DataType, n: int, column: tuple[Any, ...]) -> pa.Array:
     kind, width, validity, offsets, data = column
     type_ = _SHORT.get(type_, type_)
-    wanted = view_of(pa.array([], type_))
-    if (kind, width) != (wanted.kind, wanted.width):
+    if (kind, width) != _shape(type_):
         raise ValueError(f"a column of kind {kind} and width {width} cannot be of {type_}")
     ArrayView(kind, width, 0, n, validity, offsets, data)
     buffers = [validity, offsets, data] if kind == TEXT else [validity, data]

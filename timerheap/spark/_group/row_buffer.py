@@ -39,6 +39,8 @@ def content_order(
     timestamp and key with others.
     `timestamps` and `ids` are those of all rows, `positions`, of shape (n,), those of the rows to order.
     """
+    if len(positions) < 2:
+        return positions
     ids_here = ids[positions]
     order = positions[row_order(timestamps[positions], ids_here, ids_here)]
     at, keys = timestamps[order], ids[order]

@@ -140,7 +140,8 @@ def rows(df: DataFrame) -> list[tuple[Any, ...]]:
 
 def sink(spark: SparkSession, work: Path) -> list[tuple[Any, ...]]:
     """What a query of `run` has written, sorted."""
-    file = next((work / "sink").glob("*.parquet"))
+    # A query may be writing the newest.
+    file = min((work / "sink").glob("*.parquet"), key=lambda file: file.stat().st_mtime)
     return rows(spark.read.schema(schema_of(file)).parquet(str(work / "sink")))
 
 

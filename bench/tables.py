@@ -319,7 +319,7 @@ def real_time(figures: dict[str, Any]) -> str:
         inside = [f"{value:g}" for value in case["inside"][:3]] or [""] * 3
         every = ", ".join(f"{value:g}" for value in case["all"][:3])
         pauses = [value for value in case["pauses, s"] if value > 0.1]
-        between = f"{min(pauses):g} to {max(pauses):g}" if pauses else ""
+        between = " to ".join(f"{value:g}" for value in sorted({min(pauses), max(pauses)})) if pauses else ""
         cells = [*inside, every, between, f"{case['cores, JVM']:.2f}", f"{case['cores, Python']:.2f}"]
         lines.append(f"| {REAL_TIME.get(case['case'], case['case'])} | {' | '.join(cells)} |")
     return "\n".join(lines)

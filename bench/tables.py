@@ -270,15 +270,17 @@ PATTERNS = {"fraud": "fraud", "V": "V", "A B+ C": "`A B+ C`", "silence": "silenc
 
 def patterns(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
     """Return the patterns of batches, and those beside Flink."""
-    names = {name: name for name in figures if not name.endswith((", CSV", ", Flink"))}
+    sides = ("CSV", "Flink", "Java")
+    names = {name: name for name in figures if not name.endswith(sides)}
     lines = [*HEAD, *_rates(figures, names, arguments["rows"])]
     beside = [name.removesuffix(", CSV") for name in figures if name.endswith(", CSV")]
     if beside:
-        lines += ["", "| the same lines of CSV | timerheap | Flink SQL |", "|---" * 3 + "|"]
+        lines += ["", "| the same lines of CSV | timerheap | Flink SQL | a Flink function in Java |"]
+        lines += ["|---" * 4 + "|"]
     for name in beside:
-        both = (figures[f"{name}, {side}"] for side in ("CSV", "Flink"))
-        cells = (f"{(one['jvm'] + one['python']) * 1e6 / arguments['rows']:.2f} us" for one in both)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        found = (figures.get(f"{name}, {side}") for side in sides)
+        cells = (one and f"{(one['jvm'] + one['python']) * 1e6 / arguments['rows']:.2f} us" for one in found)
+        lines.append(f"| {name} | {' | '.join(cell or '' for cell in cells)} |")
     return "\n".join(lines)
 
 

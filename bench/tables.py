@@ -404,7 +404,7 @@ def measured(document: dict[str, Any]) -> str:
     ]
     if rounds:
         parts.append(f"medians of {rounds} round{'s' * (rounds != 1)}")
-    if spreads := sorted(_spreads(document["figures"])):
+    if rounds != 1 and (spreads := sorted(_spreads(document["figures"]))):
         parts.append(f"the rounds of a figure are {median(spreads):.0%} apart, at most {spreads[-1]:.0%}")
     return f"*{'; '.join(parts)}.*"
 

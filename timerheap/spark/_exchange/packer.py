@@ -214,8 +214,8 @@ def _fitted(query: Query, batch: pa.RecordBatch) -> KeyedRows:
     return KeyedRows(rows, key_hashes(batch, query.key[0]), timestamps)
 
 
-def pairs_of(packed: pa.Table) -> Iterator[tuple[int, bytes]]:
-    """Return the sequences and blobs of a partition of a batch DataFrame."""
+def pairs_of(packed: pa.Table | pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
+    """Return the sequences and blobs of rows of `PACKED`."""
     return zip(*(packed.column(name).to_pylist() for name in ("sequence", "blob")), strict=True)
 
 

@@ -15,7 +15,7 @@ from timerheap.spark._arrow import event_millis
 from timerheap.spark._columns import AHEAD
 from timerheap.spark._compat import TaskInput, to_arrow_schema
 from timerheap.spark._exchange.codec import frames_of, key_hashes
-from timerheap.spark._exchange.packer import Packer
+from timerheap.spark._exchange.packer import Packer, pairs_of
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._query import Query
 from timerheap.spark._real_time.arrivals import Arrivals
@@ -104,14 +104,7 @@ class RealTimeOperator:
             epoch = Epoch(self.query, self.name, self.mail)
             schema = to_arrow_schema(self.result_type)
             while (found := arrivals.take(epoch.pause())) is not None:
-                packed = [
-                    message
-                    for rows in found
-                    for message in zip(
-                        rows.column("sequence").to_pylist(), rows.column("blob").to_pylist(), strict=True
-                    )
-                ]
-                results = epoch.step(packed)
+                results = epoch.step([pair for rows in found for pair in pairs_of(rows)])
                 if results.num_rows:
                     yield from results.cast(schema).to_batches()
             epoch.end()

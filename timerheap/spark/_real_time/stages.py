@@ -57,10 +57,10 @@ class RealTimePacker:
         if self.by_source and timed and task.getLocalProperty("streaming.sql.batchId") == "0":
             yield burst({}, range(placement.used), sequence, MIN_WATERMARK, 1)
         while (found := arrivals.take(_LONG)) is not None:
-            if not self.by_source:
+            if self.by_source:
+                yield from (self._burst(rows, placement, sequence) for rows in found)
+            else:
                 yield from self.packer(iter(found))
-            for rows in found if self.by_source else ():
-                yield self._burst(rows, placement, sequence)
 
     def _burst(self, rows: pa.RecordBatch, placement: Placement, sequence: int) -> pa.RecordBatch:
         packer, newest = self.packer, MIN_WATERMARK

@@ -1,8 +1,7 @@
-"""Memory, files and latency of a query in real-time mode over an hour, a line of JSON a minute.
+"""Memory, files and latency of a query in real-time mode over an hour, a line of JSON an epoch.
 
-Run as ``python bench/real_time_hour.py [--minutes N] [--rate N] [--keys N]``. The query and its source are
-those of bench/real_time.py, with epochs of a minute. Results are dropped when they have been counted. The
-first line comes after two minutes.
+Run as ``python bench/real_time_hour.py [--minutes N] [--epoch SECONDS] [--rate N] [--keys N]``. The query and
+its source are those of bench/real_time.py. Results are dropped when they have been counted.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 from flights import spark_session
 from processes import python_workers
 from pyspark.sql import functions as F
-from real_time import NANOS, SOURCES, Stream, compile_scala, offset_of_nanos, timers
+from real_time import NANOS, SOURCES, Stream, compile_scala, offset_of_nanos, percentiles, timers
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
@@ -32,9 +32,15 @@ def megabytes(process: int) -> int:
     return next((int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS")), 0)
 
 
+def newest(commits: Path) -> int:
+    """Return the number of the last epoch that was committed, -1 before the first one."""
+    return max((int(file.name) for file in commits.glob("[0-9]*")), default=-1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=int, default=60)
+    parser.add_argument("--epoch", type=int, default=60, help="seconds")
     parser.add_argument("--rate", type=float, default=500, help="rows a second")
     parser.add_argument("--keys", type=int, default=100_000, help="that have timers all the time")
     options = parser.parse_args()
@@ -54,30 +60,32 @@ def main() -> None:
             writer = result.where("key >= 0").withColumn("there", there).writeStream.format("memory")
             writer = writer.queryName("results").outputMode("update")
             writer = writer.option("checkpointLocation", f"{scratch}/checkpoint")
-            query = timerheap.spark.start_real_time(writer)
+            query = timerheap.spark.start_real_time(writer, epoch=options.epoch * 1000)
             while not spark.table("results").limit(1).count() and query.isActive:
                 time.sleep(1)
             sink = query._jsq.streamingQuery().sink()  # type: ignore[attr-defined]
+            sink.clear()
+            commits = Path(scratch, "checkpoint/commits")
             began = stream.run(options.rate, options.minutes * 60)
-            for minute in range(options.minutes):
-                end = (
-                    began + (minute + 2) * 60 + 10
-                )  # a table in memory has the results of ended epochs alone
-                time.sleep(max(end - time.time(), 0))
-                if failure := query.exception():
-                    raise failure
-                first = (began + minute * 60) * 1000
-                later = F.col("at").between(first, first + 58_000)
-                wait = F.col("there") - F.col("at") - 1000 * SOURCES / options.rate  # until the next row
-                figures = F.percentile(wait, F.array(*map(F.lit, (0.5, 0.9, 0.99))))
-                row = spark.table("results").where(later).agg(figures.alias("ms"), F.count("*").alias("n"))
-                found = row.collect()[0]
+            seen, last = newest(commits), began * 1000
+            while time.time() < began + options.minutes * 60:
+                while newest(commits) == seen:
+                    time.sleep(0.1)
+                    if failure := query.exception():
+                        raise failure
+                seen = newest(commits)
+                time.sleep(1)  # a table in memory has the results of ended epochs alone
+                found = spark.table("results").select("at", "there").toPandas().to_numpy()
                 sink.clear()
+                waits = found[:, 1] - found[:, 0] - 1000 * SOURCES / options.rate  # until the next row
+                gaps = np.diff(np.append(last, np.sort(found[:, 1])))  # with the pause before the epoch
+                last = found[:, 1].max(initial=last)
                 files = list(Path(scratch, "checkpoint/timerheap").glob("0*/*"))
                 line = {
-                    "minute": minute,
-                    "results": found.n,
-                    "p50, p90, p99, ms": [round(value, 1) for value in found.ms or ()],
+                    "minute": round((time.time() - began) / 60, 1),
+                    "results": len(found),
+                    "p50, p90, p99, ms": percentiles(waits)[:3],
+                    "longest without a result, s": round(gaps.max(initial=0) / 1000, 2),
                     "workers, MB": sorted(filter(None, map(megabytes, python_workers(jvm)))),
                     "JVM, MB": megabytes(jvm),
                     "files": len(files),

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from timerheap.spark._worker.driver_mail import Counts, Letter, Mail, Tally
+from timerheap.spark._worker.driver_mail import Letter, Mail, Tally
 
 
 class Mailbox(Mail):
-    """Keeps the letters that are sent, as `warnings` and `counts`."""
+    """Keeps the texts of the letters that are sent, as `warnings`."""
 
     def __init__(self) -> None:
         super().__init__(self, "session", "owner")  # type: ignore[arg-type]
         self.warnings: list[str] = []
-        self.counts: list[Counts] = []
 
     def add(self, letters: tuple[Letter, ...]) -> None:
         """Receive letters, as an accumulator does."""
         for letter in letters:
             if isinstance(letter.content, str):
                 self.warnings.append(letter.content)
-            elif isinstance(letter.content, Counts):
-                self.counts.append(letter.content)
             elif isinstance(letter.content, Tally):
                 self.warnings.append(letter.content.text)

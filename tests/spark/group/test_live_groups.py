@@ -7,7 +7,6 @@ import gc
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +20,10 @@ from queries import QUERY
 from timerheap.spark._group.memory import LiveFile
 from timerheap.spark._query import Query
 from timerheap.spark._worker import live_groups
-from timerheap.spark._worker.driver_mail import Counts, Letter, Mail
 from timerheap.spark._worker.live_groups import Cache, LiveGroups, Owner
 
 OWNER = Owner("query", "operator")
-NEW, CONTINUED, HANDED_OVER, LOADED = Counts(1), Counts(0, 1), Counts(0, 0, 1), Counts(0, 0, 0, 1)
+NEW, CONTINUED, HANDED_OVER, LOADED = "new", "continued", "handed over", "loaded"
 
 
 class Executor:
@@ -38,7 +36,7 @@ class Executor:
         self.number = 0
         self.notices: list[str] = []
 
-    def batch(self, worker: str, query: Query = QUERY, owner: Owner = OWNER, commits: bool = True) -> Counts:
+    def batch(self, worker: str, query: Query = QUERY, owner: Owner = OWNER, commits: bool = True) -> str:
         """Run a micro-batch in a worker, and return where it had its group from."""
         self._patch.setattr(live_groups, "_cache", self.caches.setdefault(worker, Cache()))
         store, mail = self.store.copy(), Mailbox()
@@ -59,7 +57,7 @@ class Executor:
             self.store = store
             self.number += 1
         self.notices += mail.warnings
-        (found,) = mail.counts
+        (found,) = groups.origins
         return found
 
 
@@ -175,11 +173,3 @@ def test_memory_does_not_grow_with_restarts(executor: Executor, tmp_path: Path) 
         assert len(executor.caches["a"]._groups) == 1
     assert len(set(fds[1:])) == 1
     assert len(files(tmp_path)) == 1
-
-
-@pytest.mark.parametrize("logged", [False, True])
-def test_counts_are_sent_if_the_driver_logs_them(logged: bool) -> None:
-    sent: list[Letter] = []
-    box = SimpleNamespace(add=sent.extend)
-    Mail(box, "session", "owner", logged).count(NEW)  # type: ignore[arg-type]
-    assert [letter.content for letter in sent] == [NEW] * logged

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import stat
@@ -25,7 +24,6 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark._worker.driver_mail import Counts
 
 pytestmark = pytest.mark.spark
 
@@ -175,34 +173,28 @@ def test_a_restarted_query_drops_the_groups_of_its_earlier_runs(spark: SparkSess
     assert max(most for _, most in found) <= 2, "two operators in the query, of one run"
 
 
-def test_new_workers_continue_the_groups_without_loading_them(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_new_workers_continue_the_groups_without_loading_them(spark: SparkSession, tmp_path: Path) -> None:
     batches = BATCHES[:3]
     write_batches(tmp_path / "in", batches, SCHEMA)
     found: list[tuple[Any, ...]] = []
-    counts: list[Counts] = []
 
     def batch(df: DataFrame, number: int) -> None:
-        caplog.clear()
         found.extend(map(tuple, df.collect()))
-        tasks = [record.args for record in caplog.records if record.args and "key groups" in record.msg]
-        counts.append(Counts(*map(sum, zip(*cast(Any, tasks), strict=True))))
         for worker in python_workers(jvm):  # they are idle; Spark itself does so after a minute
             kill(worker)
 
     jvm = cast(Any, spark.sparkContext._jvm).java.lang.ProcessHandle.current().pid()
-    with caplog.at_level(logging.DEBUG, "timerheap"):
-        writer = sessions(read_stream(spark, tmp_path / "in"), Sessions()).writeStream.foreachBatch(batch)
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
+    writer = sessions(read_stream(spark, tmp_path / "in"), Sessions()).writeStream.foreachBatch(batch)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
     assert sorted(found, key=repr) == expected(batches)
-    assert len(counts) >= len(batches)
-    assert counts[0].new == sum(counts[0]) > 1
-    assert all(count.handed_over == sum(count) > 1 for count in counts[1:]), counts
     local = Path(cast(str, spark.conf.get("spark.local.dir")))
     files = list(local.glob(f"blockmgr-*/timerheap/query-{query.id}/*"))
-    assert len(files) == counts[0].new
+    assert len(files) > 1
+    metrics = [batch.observedMetrics["timerheap"].metrics for batch in query.recentProgress]
+    assert [one["groups_loaded"] for one in metrics] == [0] * len(metrics)
+    assert [one["groups_handed_over"] for one in metrics] == [0] + [len(files)] * (len(metrics) - 1)
+    assert len(metrics) >= len(batches)
     assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
 
 

@@ -390,7 +390,7 @@ def mail(spark: SparkSession) -> Mail:
     _sessions[session] = spark
     if context not in _boxes:
         _boxes[context] = context.accumulator((), Opener(_look))
-    return Mail(_boxes[context], session, owner, logged=_log.isEnabledFor(logging.DEBUG))
+    return Mail(_boxes[context], session, owner)
 
 
 def _look(session: str, look: Look, run: QueryRun) -> None:

@@ -1,4 +1,4 @@
-"""Letters of tasks to the driver: warnings, runs of queries, origins of key groups."""
+"""Letters of tasks to the driver: warnings and runs of queries."""
 
 from __future__ import annotations
 
@@ -23,22 +23,6 @@ It is empty before that is known.
 
 Look = Literal["for an end", "at the state"]
 """What the driver does once with each run that it is told of."""
-
-
-class Counts(NamedTuple):
-    """Numbers of key groups, each counted once in a micro-batch.
-
-    One that is loaded from the state store costs as much as its state; one that is handed over, or continued,
-    costs what changed.
-    """
-
-    new: int = 0
-    continued: int = 0
-    handed_over: int = 0
-    loaded: int = 0
-
-    def plus(self, other: Counts) -> Counts:
-        return Counts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 class Tally(NamedTuple):
@@ -87,23 +71,19 @@ class Letter(NamedTuple):
     session: str
     owner: str  # the query
     about: str  # of the letters of an owner about one thing, the driver opens the first
-    content: str | tuple[Look, QueryRun] | Counts | Tally  # counts are logged each time
+    content: str | tuple[Look, QueryRun] | Tally
 
 
 class Mail:
     """Sends letters of one query to the driver, which receives them when the task has succeeded.
 
-    The box is None on Spark Connect, where letters are lost, and workers log tallies themselves. Counts are
-    sent if they are `logged`: each task that sends letters takes the driver's time in each micro-batch.
+    The box is None on Spark Connect, where letters are lost, and workers log tallies themselves.
     """
 
-    def __init__(
-        self, box: Accumulator[tuple[Letter, ...]] | None, session: str, owner: str, logged: bool = True
-    ) -> None:
+    def __init__(self, box: Accumulator[tuple[Letter, ...]] | None, session: str, owner: str) -> None:
         self._box = box
         self._session = session
         self._owner = owner
-        self._logged = logged
 
     def warn(self, messages: Iterable[str], about: str | None = None) -> None:
         """Have messages logged, each once, or the first about something."""
@@ -120,11 +100,6 @@ class Mail:
         else:
             self._send(f"{about} {query}", tally)
 
-    def count(self, counts: Counts) -> None:
-        """Tell where key groups came from, which the driver logs if it logs the level DEBUG."""
-        if self._logged:
-            self._send("", counts)
-
     def tell(self, look: Look) -> None:
         """Have the driver look at the run of this task."""
         # The first task of a stage tells for all.
@@ -136,7 +111,7 @@ class Mail:
             run = QueryRun(query, task.getLocalProperty("spark.jobGroup.id") or "")
             self._send(f"{look} {run}", (look, run))
 
-    def _send(self, about: str, content: str | tuple[Look, QueryRun] | Counts | Tally) -> None:
+    def _send(self, about: str, content: str | tuple[Look, QueryRun] | Tally) -> None:
         if self._box is not None:
             self._box.add((Letter(self._session, self._owner, about, content),))
 
@@ -175,8 +150,8 @@ class Opener(AccumulatorParam[tuple[Letter, ...]]):
             held = {(letter.owner, letter.about): letter for letter in value1}
             for letter in value2:
                 first = held.setdefault((letter.owner, letter.about), letter)
-                if first is not letter and isinstance(first.content, (Counts, Tally)):
-                    content = first.content.plus(cast(Any, letter.content))
+                if first is not letter and isinstance(first.content, Tally):
+                    content = first.content.plus(cast(Tally, letter.content))
                     held[letter.owner, letter.about] = letter._replace(content=content)
             return tuple(held.values())
         for letter in value2:
@@ -184,13 +159,6 @@ class Opener(AccumulatorParam[tuple[Letter, ...]]):
         return ()
 
     def _open(self, letter: Letter) -> None:
-        if isinstance(letter.content, Counts):
-            _log.debug(
-                "key groups of a task: %d new, %d continued in the same worker, %d handed over, %d loaded "
-                "from the state store",
-                *letter.content,
-            )
-            return
         mark = letter.owner, letter.about
         if isinstance(letter.content, Tally):
             self._tallies.add(mark, letter.content)

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from glob import escape, iglob
@@ -18,7 +19,7 @@ from timerheap._private import is_private, make_private
 from timerheap.spark._group.checkpoint import ChunkStore, Manifest, Stored
 from timerheap.spark._group.key_group import GroupLayout, KeyGroup, load_group
 from timerheap.spark._group.memory import PROCESS, LiveFile, Memory
-from timerheap.spark._worker.driver_mail import Counts, Mail
+from timerheap.spark._worker.driver_mail import Mail
 
 _MOST = 128  # groups in files, since each keeps a few file descriptors
 _NAME = re.compile(r"([0-9a-f]{8,64})\.([0-9a-f]{8,64})(\.taken)?")
@@ -134,7 +135,8 @@ class LiveGroups:
     all there is: then a group that moves to another worker is loaded from the state store.
 
     store: the state of the group that Spark has made current
-    counts: where the groups of the task so far came from
+    origins: how many groups of the task so far were "new", "continued" in the same worker, "handed over", or
+        "loaded" from the state store, which takes as long as their state is large
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class LiveGroups:
         self._mail = mail
         self._files: LiveStore | None = None
         self._batch = 0
-        self.counts = Counts()
+        self.origins: Counter[str] = Counter()
 
     def begin(self, run: str | None, batch: int) -> None:
         turn = _cache.begin(self._owner, self._layout, run, batch)
@@ -158,13 +160,13 @@ class LiveGroups:
         held = _cache.take(self._owner, label)  # also out of the cache: the batch that changes it may fail
         manifest = self._store.read_manifest()
         if manifest is None:
-            self._count(Counts(new=1))
+            self.origins["new"] += 1
             id_ = xxh64(f"{self._owner.operator} {label}".encode()).to_bytes(8, "little")  # in all attempts
             manifest = Manifest(self._max_parallelism, id_)
             return KeyGroup(self._layout, self._memory(manifest.id)), Stored(manifest)
         manifest.check(self._max_parallelism)
         if held is not None and _in_process(held.group.memory) and held.token == manifest.token:
-            self._count(Counts(continued=1))
+            self.origins["continued"] += 1
             return held.group, held.stored
         found = self._handed_over(held, manifest)
         if found is None:
@@ -200,10 +202,6 @@ class LiveGroups:
                 self._report(file.failure)
         _cache.put(self._owner, label, group, stored)
 
-    def _count(self, counts: Counts) -> None:
-        self._mail.count(counts)
-        self.counts = self.counts.plus(counts)
-
     def _handed_over(self, held: Held | None, manifest: Manifest) -> tuple[KeyGroup, Stored] | None:
         """Continue a group in its file; return None if it has none that can be used."""
         if self._files is None:
@@ -214,7 +212,7 @@ class LiveGroups:
             return None
         if held is not None and file is known:
             if held.token == manifest.token:
-                self._count(Counts(continued=1))
+                self.origins["continued"] += 1
                 return held.group, held.stored
             file = file.anew()  # other workers have had it since
         try:
@@ -231,11 +229,11 @@ class LiveGroups:
                 f"times so far: {e!r}",
             )
             return None
-        self._count(Counts(handed_over=1))
+        self.origins["handed over"] += 1
         return group, Stored(manifest)
 
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
-        self._count(Counts(loaded=1))
+        self.origins["loaded"] += 1
         return load_group(self._store, manifest, self._layout, self._memory(manifest.id))
 
     def _memory(self, group: bytes) -> Memory:

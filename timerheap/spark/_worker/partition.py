@@ -391,8 +391,8 @@ class Partition(TaskPartition):
 
     def _counted(self, metrics: Metrics | None = None, **totals: int) -> pa.Array:
         """Return the metrics since the last call, given what the task has counted so far."""
-        counts = self._groups.counts
-        self._metrics.add_totals(groups_handed_over=counts.handed_over, groups_loaded=counts.loaded, **totals)
+        handed_over, loaded = (self._groups.origins[origin] for origin in ("handed over", "loaded"))
+        self._metrics.add_totals(groups_handed_over=handed_over, groups_loaded=loaded, **totals)
         self._metrics.add(max_parallelism=self._placement.max_parallelism)
         return self._metrics.take(metrics)
 

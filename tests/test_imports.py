@@ -28,6 +28,7 @@ LAYERS = {
         "_java state_ttl timer",
         "output_tag _values state",
         "_native functions",
+        "_contents",
         "_states broadcast hashing interval_join tvf watermarks",
         "windows",
         "__init__",

@@ -24,7 +24,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap._states import ExpiringValue, ExpiryClock
+from timerheap._contents import ExpiringValue, ExpiryClock
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark._group.growing_state import GrowingState
 from timerheap.spark._process.function_runners import work_of

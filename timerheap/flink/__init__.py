@@ -8,7 +8,7 @@ Spark.
 import typing
 from inspect import ismodule as _ismodule
 
-from timerheap._states import KeyContext as KeyContext
+from timerheap._contents import KeyContext as KeyContext
 from timerheap.flink.internal_timer_service import InternalTimerService as InternalTimerService
 from timerheap.flink.internal_timer_service import Triggerable as Triggerable
 from timerheap.flink.java_hashes import java_hash_code as java_hash_code

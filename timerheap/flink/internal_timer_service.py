@@ -7,7 +7,7 @@ from types import EllipsisType
 from typing import Generic, NamedTuple, Protocol
 
 from timerheap._arguments import int64, positive_int
-from timerheap._states import KeyContext
+from timerheap._contents import KeyContext
 from timerheap.flink.processing_time import Cancellable, ProcessingTimeService
 from timerheap.flink.timer_queue import InternalTimer, K, KeyedTimerQueue, N, TimerQueue, all_or_none
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK

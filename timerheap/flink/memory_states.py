@@ -7,8 +7,9 @@ from copy import deepcopy
 from importlib.util import find_spec
 from typing import Any
 
+from timerheap._contents import WHOLE, DictEntries, KeyContext, ValueTypes, WholeValues
 from timerheap._native._core import set_item
-from timerheap._states import WHOLE, DictEntries, KeyContext, KeyedRuntimeContext, ValueTypes, WholeValues
+from timerheap._states import KeyedRuntimeContext
 from timerheap._values import ArrowTypes
 
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, Self
 
 from timerheap._arguments import instance, int64
+from timerheap._contents import DictEntries, KeyContext, RowClock, WholeMaps
 from timerheap._moments import epoch_millis
-from timerheap._states import DictEntries, KeyContext, RowClock, WholeMaps
 from timerheap._values import records
 from timerheap.flink.internal_timer_service import InternalTimerService
 from timerheap.flink.memory_states import MemoryRuntimeContext

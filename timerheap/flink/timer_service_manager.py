@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple
 
 from timerheap._arguments import instance, int64, positive_int
+from timerheap._contents import KeyContext
 from timerheap._native._core import seal, unseal
-from timerheap._states import KeyContext
 from timerheap.flink.internal_timer_service import InternalTimerService, Triggerable
 from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups

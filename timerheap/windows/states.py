@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
-from timerheap._states import (
-    WHOLE,
-    AggregatingHandle,
-    H,
-    ListHandle,
-    MapHandle,
-    ReducingHandle,
-    ValueHandle,
-    WholeValues,
-)
+from timerheap._contents import WHOLE, WholeValues
+from timerheap._states import AggregatingHandle, H, ListHandle, MapHandle, ReducingHandle, ValueHandle
 from timerheap.functions import RuntimeContext
 from timerheap.state import (
     AggregatingState,

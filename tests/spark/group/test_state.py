@@ -16,8 +16,8 @@ from live_files import handed_over, live_file
 from queries import QUERY
 
 from timerheap import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
+from timerheap._contents import KeyContext
 from timerheap._native._core import CurrentKey
-from timerheap._states import KeyContext
 from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._columns import VALUE
 from timerheap.spark._group.checkpoint import (

@@ -26,7 +26,7 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
 )
-from timerheap._states import KeyContext
+from timerheap._contents import KeyContext
 from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.growing_state import MapTable

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 from pyspark.sql.types import StructType
 
+from timerheap._contents import EXPIRING
 from timerheap._native._core import RowSource
-from timerheap._states import EXPIRING
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._columns import AT
 from timerheap.spark._exchange.packer import Part, by_key_group, unpack, unpacked_rows

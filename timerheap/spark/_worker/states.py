@@ -15,21 +15,19 @@ from pyspark.cloudpickle import dumps, loads
 from pyspark.sql import Row
 
 from timerheap._arguments import int64
-from timerheap._native._core import CurrentKey as NativeKey
-from timerheap._native._core import RowContext, RowTimerService, RowValue
-from timerheap._states import (
+from timerheap._contents import (
     EXPIRING,
     Codec,
     CurrentKey,
     Expiring,
     ExpiringValue,
-    H,
     KeyedContents,
-    KeyedRuntimeContext,
     RowClock,
     StateBackend,
-    ValueHandle,
 )
+from timerheap._native._core import CurrentKey as NativeKey
+from timerheap._native._core import RowContext, RowTimerService, RowValue
+from timerheap._states import H, KeyedRuntimeContext, ValueHandle
 from timerheap._values import ArrowCodec, ArrowTypes, is_timed
 from timerheap.functions import (
     BatchRuntimeContext,

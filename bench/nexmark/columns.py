@@ -23,7 +23,7 @@ from nexmark.streams import AUCTIONS, BIDS, bids
 from timerheap import BatchProcessFunction, Types, ValueStateDescriptor
 
 
-def _type(type_: DataType) -> str:
+def state_type(type_: DataType) -> str:
     """Return a type for states, where Spark's timestamp is a moment."""
     return type_.simpleString().replace("timestamp", "timestamp_ltz")
 
@@ -67,13 +67,13 @@ class TopBids(BatchProcessFunction):
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Iterator[pa.RecordBatch]:
         keys = np.unique(ctx.ids)
-        kept_ids, kept = _flat(keys, self.top.values(keys))
+        kept_ids, kept = flat(keys, self.top.values(keys))
         before = np.append(_places(kept_ids), np.full(len(ctx.ids), -1))
-        ids, rows = _joined((kept_ids, kept), (ctx.ids, batch.to_struct_array()))
+        ids, rows = joined((kept_ids, kept), (ctx.ids, batch.to_struct_array()))
         order = np.lexsort((-rows.field("price").to_numpy(), ids))  # of equal prices the first to arrive
         places = _places(ids[order])
         order, places = order[places < self.limit], places[places < self.limit]
-        self.top.update_many(*_lists(ids[order], rows.take(order)))
+        self.top.update_many(*lists(ids[order], rows.take(order)))
         top = pa.RecordBatch.from_struct_array(rows.take(order)).append_column(
             "rank_number", pa.array(places + 1)
         )
@@ -86,7 +86,7 @@ def q19(events: DataFrame) -> DataFrame:
     return timerheap.spark.process(
         rows,
         key="auction",
-        function=TopBids(10, _type(rows.schema)),
+        function=TopBids(10, state_type(rows.schema)),
         output_schema=_schema(rows, "rank_number bigint"),
     )
 
@@ -111,21 +111,21 @@ class RowsOfOne(BatchProcessFunction):
         wanted = ones.column("wanted").to_numpy(zero_copy_only=False)
         self.wanted.update_many(begun, wanted)
         self.one.update_many(begun[wanted], ones.column("one").filter(wanted))
-        waited = _flat(begun, self.early.values(begun))
+        waited = flat(begun, self.early.values(begun))
         self.early.update_many(begun, pa.nulls(len(begun), pa.list_(waited[1].type)))
-        ids, many = _joined(waited, (ctx.ids[is_many], batch.column("many").filter(is_many)))
+        ids, many = joined(waited, (ctx.ids[is_many], batch.column("many").filter(is_many)))
         known = self.wanted.values(ids)
         chosen = pc.fill_null(known, False).to_numpy(zero_copy_only=False)
         yield pa.record_batch([self.one.values(ids[chosen]), many.filter(chosen)], names=["one", "many"])
         unknown = known.is_null().to_numpy(zero_copy_only=False)
         keys = np.unique(ids[unknown])
-        before = _flat(keys, self.early.values(keys))
-        self.early.update_many(*_lists(*_joined(before, (ids[unknown], many.filter(unknown)))))
+        before = flat(keys, self.early.values(keys))
+        self.early.update_many(*lists(*joined(before, (ids[unknown], many.filter(unknown)))))
 
 
 def _with_one(rows: DataFrame, key: str) -> DataFrame:
     """Return the rows `one` and `many` that `RowsOfOne` joins."""
-    types = [_type(rows.schema[name].dataType) for name in ("one", "many")]
+    types = [state_type(rows.schema[name].dataType) for name in ("one", "many")]
     schema = rows.select("one", "many").schema
     return timerheap.spark.process(rows, key=key, function=RowsOfOne(*types), output_schema=schema)
 
@@ -159,18 +159,18 @@ def q20(events: DataFrame) -> DataFrame:
     )
 
 
-def _flat(keys: np.ndarray, lists: pa.ListArray) -> tuple[np.ndarray, pa.StructArray]:
+def flat(keys: np.ndarray, lists: pa.ListArray) -> tuple[np.ndarray, pa.StructArray]:
     """Return the elements of each key's list, and their keys."""
     return np.repeat(keys, pc.fill_null(pc.list_value_length(lists), 0).to_numpy()), lists.flatten()
 
 
-def _joined(*parts: tuple[np.ndarray, pa.StructArray]) -> tuple[np.ndarray, pa.StructArray]:
+def joined(*parts: tuple[np.ndarray, pa.StructArray]) -> tuple[np.ndarray, pa.StructArray]:
     """Return the keys and the rows of several arrays, of the first one's type."""
     ids, rows = zip(*parts, strict=True)
     return np.concatenate(ids), pa.concat_arrays([some.cast(rows[0].type) for some in rows])
 
 
-def _lists(ids: np.ndarray, rows: pa.StructArray) -> tuple[np.ndarray, pa.ListArray]:
+def lists(ids: np.ndarray, rows: pa.StructArray) -> tuple[np.ndarray, pa.ListArray]:
     """Return the keys and their lists; rows of a key keep their order."""
     order = np.argsort(ids, kind="stable")
     keys, counts = np.unique(ids, return_counts=True)

@@ -149,7 +149,7 @@ def main() -> None:
     )
     everything = [*COLUMNS, SPARK, OURS]
     parser.add_argument("--events", type=int, default=10_000_000)
-    parser.add_argument("--batch", type=int, default=1_000_000, help="events in a micro-batch of Spark")
+    parser.add_argument("--batch", type=int, default=2_000_000, help="events in a micro-batch of Spark")
     parser.add_argument("--rounds", type=int, default=3, help="0 only compares the rows")
     parser.add_argument("--queries", nargs="+", default=on_spark.NAMES, choices=on_spark.NAMES)
     parser.add_argument("--columns", nargs="+", default=everything, choices=everything)

@@ -306,7 +306,7 @@ def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "Hopping windows, size 20 ms, slice 5 ms, offset 0 ms, time zone UTC" in said
     assert "local   rows are aggregated by key and slice before they are sent" in said
-    assert "global  16 key groups of (k)" in said
+    assert "global  4 key groups of (k)" in said
     assert "a row is late when the last window of its slice has fired; it is dropped" in said
     sessions = timerheap.spark.session(df, "at", 5, watermark=STRATEGY)
     sessions.groupBy("k").explain(F.sum("v"))

@@ -16,7 +16,7 @@ DEFAULT_PARTITIONS = 200
 MAX_KEY_GROUPS = 1 << 15
 """The largest max_parallelism, as in Flink."""
 
-_FEWEST = 16  # key groups by default, unless there are more partitions
+_FEWEST = 4  # key groups by default, unless there are more partitions
 _PARTITIONS = (  # of stateful operators; the first is set if it differs from the second
     "spark.sql.streaming.internal.stateStore.partitions",
     "spark.sql.shuffle.partitions",
@@ -50,7 +50,7 @@ class Placement(NamedTuple):
 
     @classmethod
     def of(cls, max_parallelism: int | None, partitions: int) -> Placement:
-        """Return the placement on so many partitions; None is as many groups on each as make 16 or more."""
+        """Return the placement on so many partitions; None is as many groups on each as make 4 or more."""
         default = min(partitions * -(-_FEWEST // partitions), MAX_KEY_GROUPS)
         return cls(partitions, max_parallelism or default)
 

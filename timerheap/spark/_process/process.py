@@ -115,7 +115,7 @@ def process(
         `timerheap.spark.run_available_now` in place of ``availableNow``.
     max_parallelism : int, optional
         Number of key groups, 1 to 32768: the most tasks that can share the keys. A checkpoint keeps it. By
-        default it is the smallest multiple of ``spark.sql.shuffle.partitions`` that is 16 or more, and that
+        default it is the smallest multiple of ``spark.sql.shuffle.partitions`` that is 4 or more, and that
         number itself with `real_time`.
     state_changes : dict of str to str or None, optional
         The new names of states in the checkpoint by their old names, and None for those that the function no

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -100,10 +100,12 @@ class KeyedRows:
 
     def select(self, columns: list[str]) -> KeyedRows:
         """Return the rows with these columns alone, without copying."""
-        return replace(self, rows=self.rows.select(columns))
+        return KeyedRows(self.rows.select(columns), self.ids, self.timestamps, self.places)
 
     def take(self, rows: np.ndarray) -> KeyedRows:
-        """Return the rows at these positions."""
+        """Return the rows at these positions, without copying if they are all rows in their order."""
+        if len(rows) == len(self) and np.count_nonzero(rows == np.arange(len(rows))) == len(rows):
+            return self
         places = None if self.places is None else self.places[rows]
         return KeyedRows(self.rows.take(pa.array(rows)), self.ids[rows], self.timestamps[rows], places)
 
@@ -205,17 +207,22 @@ def is_flat(type_: pa.DataType) -> bool:
     )
 
 
+@lru_cache(maxsize=256)
+def kind_of(type_: pa.DataType) -> tuple[int, int]:
+    """Return the kind and the width of views of a type."""
+    if width := _offset_width(type_):
+        return TEXT, width
+    if pa.types.is_boolean(type_):
+        return BITS, 0
+    return FLOAT if type_ in _EXACT else FIXED, type_.bit_width // 8
+
+
 def view_of(array: pa.Array) -> ArrayView:
     """Return a view of an array, without copying."""
-    type_ = array.type
-    validity, *buffers = array.buffers()
-    validity = validity if array.null_count else None
-    if width := _offset_width(type_):
-        return ArrayView(TEXT, width, array.offset, len(array), validity, *buffers)
-    if pa.types.is_boolean(type_):
-        return ArrayView(BITS, 0, array.offset, len(array), validity, None, *buffers)
-    kind = FLOAT if pa.types.is_float32(type_) or pa.types.is_float64(type_) else FIXED
-    return ArrayView(kind, type_.bit_width // 8, array.offset, len(array), validity, None, *buffers)
+    kind, width = kind_of(array.type)
+    validity, *offsets, data = array.buffers()
+    nulls, ends = validity if array.null_count else None, offsets[0] if offsets else None
+    return ArrayView(kind, width, array.offset, len(array), nulls, ends, data)
 
 
 def clear_unequal(stored: pa.Array, places: np.ndarray, values: pa.Array, same: np.ndarray) -> None:

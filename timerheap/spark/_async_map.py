@@ -156,8 +156,7 @@ class Mapper:
                 yield from output.table().to_batches()
 
     def _rows(self, batch: pa.RecordBatch) -> list[Row]:
-        table = pa.Table.from_batches([batch])
-        return row_source(table, self._row_type).tolist()
+        return row_source(batch, self._row_type).tolist()
 
 
 class _Passage:

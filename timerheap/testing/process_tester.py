@@ -529,7 +529,7 @@ class ProcessTester:
     def _keys(self, ids: np.ndarray) -> list[Any]:
         key = self._current.key
         type_ = StructType([self._current.rows[name] for name in key])
-        return list(row_source(pa.Table.from_batches([self._group.keys.keys(ids)]), type_, key).keys())
+        return list(row_source(self._group.keys.keys(ids), type_, key).keys())
 
 
 def _rules(function: object, schema: object) -> PushedRows | None:

@@ -158,10 +158,12 @@ class ChannelValve:
         """Mark distinct channels as active."""
         _, active = self.columns()
         returning = channels[~active[channels]]
+        if not len(returning):
+            return
         active[returning] = True
         self._active_count += len(returning)
         self._align(returning)
-        if len(returning) and self.status is WatermarkStatus.IDLE:
+        if self.status is WatermarkStatus.IDLE:
             self.status = WatermarkStatus.ACTIVE
             if self._output is not None:
                 self._output.mark_active()

@@ -55,6 +55,16 @@ def test_no_rows_make_an_empty_table():
     assert ResultBuffer(SCHEMA).table().num_rows == 0
 
 
+def test_a_table_takes_the_results_out_of_the_buffer():
+    tag = OutputTag("tag", Types.LONG())
+    output = ResultBuffer(pa.schema([("n", pa.int64())]), [pa.field("tag", pa.int64())])
+    for n in (1, 2):
+        output.rows([(n,), (tag, 10 * n)], "on_timer")
+        rows = output.table().to_pylist()
+        assert rows == [{"n": n, "side_output": None}, {"n": None, "side_output": {"tag": 10 * n}}]
+        assert output.table().num_rows == 0
+
+
 @pytest.mark.parametrize("row", [("a", 1), ("a", 1, None, 2), {"k": "a", "m": 1}, "abc", 5, ["a"]], ids=str)
 def test_a_row_of_the_wrong_shape_raises(row):
     message = re.escape(
@@ -137,8 +147,9 @@ def test_an_int_is_a_timestamp_in_epoch_ms():
     output.batch(
         pa.record_batch({"at": pa.array([1_500]), "local": pa.array([2_000], pa.int32())}), "on_timers"
     )
-    assert [row["at"].timestamp() for row in output.table().to_pylist()] == [1.5, 1.5]
-    assert [row["local"].second for row in output.table().to_pylist()] == [2, 2]
+    rows = output.table().to_pylist()
+    assert [row["at"].timestamp() for row in rows] == [1.5, 1.5]
+    assert [row["local"].second for row in rows] == [2, 2]
     with pytest.raises(ValueError, match=r"column 'at': 9223372036854775807 .*outside the years 1 to 9999"):
         output.rows([(2**63 - 1, 0)], "on_timer")
     with pytest.raises(ValueError, match="on_timers yielded column 'at' as int64, which does not fit"):

@@ -5,8 +5,7 @@ A frame has the rows of one partition, ordered by key group, in the fewest objec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import starmap
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerheap._native._core import NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
-from timerheap.spark._arrow import EARLIER, FITS, is_flat, view_of
+from timerheap.spark._arrow import EARLIER, FITS, is_flat, kind_of, view_of
 from timerheap.spark._columns import HASH
 from timerheap.spark._exchange.placement import Placement
 from timerheap.watermarks.strategy import MAX_AHEAD
@@ -38,6 +37,7 @@ COUNTED = {"null_time_rows": 4, "ahead_rows": 6}  # even, as numbers of a first 
 _FIRST_COUNTED = min(COUNTED.values())
 _NONE = np.iinfo(np.int64).min
 _NO_TIMES = np.empty(0, np.int64)
+_NONE_SEEN = pa.Table.from_batches([], OBSERVED)
 _UNNAMED = pa.nulls(1, pa.string())
 _UNSORTED = np.zeros(1, np.int64)
 
@@ -120,17 +120,10 @@ def _schema(serialized: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(serialized))
 
 
-@cache
-def _shape(type_: pa.DataType) -> tuple[int, int]:
-    """Return the kind and the width of a column of a type."""
-    view = view_of(pa.array([], type_))
-    return view.kind, view.width
-
-
 def _array(type_: pa.DataType, n: int, column: tuple[Any, ...]) -> pa.Array:
     kind, width, validity, offsets, data = column
     type_ = _SHORT.get(type_, type_)
-    if (kind, width) != _shape(type_):
+    if (kind, width) != kind_of(type_):
         raise ValueError(f"a column of kind {kind} and width {width} cannot be of {type_}")
     ArrayView(kind, width, 0, n, validity, offsets, data)
     buffers = [validity, offsets, data] if kind == TEXT else [validity, data]
@@ -201,9 +194,9 @@ def _earlier(newest: np.ndarray, codes: np.ndarray, times: np.ndarray) -> np.nda
     return earlier
 
 
-def merged(tables: Iterable[pa.Table]) -> pa.Table:
+def merged(tables: list[pa.Table]) -> pa.Table:
     """Merge the tables of batches or tasks into one row per channel, always in the same order; O(rows)."""
-    every = pa.concat_tables([OBSERVED.empty_table(), *tables])
+    every = pa.concat_tables([_NONE_SEEN, *tables]) if tables else _NONE_SEEN
     if every.num_rows <= 1:
         return every.combine_chunks()
     if extra := {name: n for name, n in counts_of(every).items() if n}:

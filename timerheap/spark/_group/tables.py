@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,6 +31,11 @@ NAME = b"name"
 
 _MANY_ROUNDS = 8  # which not even 2**32 displaced keys need
 _NO_IDS = np.empty(0, np.int64)
+
+
+def distinct(ids: np.ndarray) -> np.ndarray:
+    """Return ids, int64, without repetitions, in their order."""
+    return ids[IdIndex().put_many(ids, 0)]
 
 
 def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -281,7 +285,7 @@ class StateTable:
             return None
         ids, values = unsaved[0]
         if len(unsaved) > 1:
-            ids = pd.unique(np.concatenate([ids for ids, _ in unsaved]))
+            ids = distinct(np.concatenate([ids for ids, _ in unsaved]))
             values = self._table.get(ids)
         return self._batch(ids, values.cast(self._table.type))
 

@@ -215,15 +215,13 @@ class InputChannels:
     def activate(self, names: list[str | None], at: int | None) -> np.ndarray:
         """Record that these channels have rows `at` a time, add new ones, and return the numbers of all."""
         numbers = self._numbers
-        channels = np.fromiter((numbers.get(name, -1) for name in names), np.int64, len(names))
-        unknown = channels < 0
-        if new := [names[row] for row in np.flatnonzero(unknown).tolist()]:
-            channels[unknown] = np.arange(len(numbers), len(numbers) + len(new))
+        if new := [name for name in names if name not in numbers]:
             numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
             self.valve.add_channels(new)
             self.has_new = True
             self._max_timestamps = np.append(self._max_timestamps, np.full(len(new), MIN_WATERMARK))
             self._active_at = np.append(self._active_at, np.full(len(new), _NEVER))
+        channels = np.array([numbers[name] for name in names], np.int64)
         self._active_at[channels] = _NEVER if at is None else at
         self.valve.activate(channels)
         return channels

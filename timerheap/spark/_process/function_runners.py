@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -176,7 +177,8 @@ class BroadcastRunner(RowRunner):
 
     def broadcast(self, rows: pa.Table) -> None:
         name = "process_broadcast_element"
-        for row in row_source(rows, self._broadcast_type).tolist():
+        parts = (row_source(batch, self._broadcast_type).tolist() for batch in rows.to_batches())
+        for row in chain.from_iterable(parts):
             try:
                 self._output.rows(records(name, self._process(row, self._of_broadcast)), name)
             except Exception as e:
@@ -187,7 +189,7 @@ class BroadcastRunner(RowRunner):
         state = self._states.get_any_state(descriptor)
         ids = np.sort(self._group.states[descriptor.name].ids())
         self._announce(ids)
-        keys = pa.Table.from_batches([self._group.keys.keys(ids)])
+        keys = self._group.keys.keys(ids)
         for id_, key in zip(ids.tolist(), row_source(keys, self._key_type, self._key).keys(), strict=True):
             self._current.current_key = id_
             call(key, state)

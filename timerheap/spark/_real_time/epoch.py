@@ -117,6 +117,7 @@ class Epoch:
         work: KeyedWork = query.work
         self._runner = work.runner(query, self._placement)
         self._runner.open()
+        self._output = ResultBuffer(*query.outputs)
         self._groups: dict[int, _Group] = {}
         for number in self._placement.key_groups(partition):
             self._store.select(label_of(number))
@@ -156,18 +157,17 @@ class Epoch:
 
     def step(self, packed: list[tuple[int, bytes]]) -> pa.Table:
         """Process new rows and due timers, and return the results."""
-        query, before = self._query, self._clock.watermark
+        query, before, output = self._query, self._clock.watermark, self._output
         wall = time.time_ns() // 1_000_000
         now = wall if self._clocked else None
         if self._by_source:
             frames, seen = opened(packed)
-            parts = unpack(query, frames)[0] if frames else []
+            parts, _ = unpack(query, frames)
             watermark = self._observe(seen, now, wall)
         else:
             parts, observed = unpack(query, packed)
             watermark = self._clock.observe(observed, now, str(self._run), wall)
         by_group = by_key_group(parts)
-        output = ResultBuffer(*query.outputs)
         for number, one in self._groups.items():
             rows, group = by_group.get(number), one.group
             if rows is not None:

@@ -114,7 +114,7 @@ class SideBuffer:
         self._checks = {field.name: checker(field.type) for field in tags}
         self._values: dict[str, list[Any]] = {field.name: [] for field in tags}
         self._tables: list[pa.Table] = []
-        self.field = pa.field(SIDE_OUTPUT, pa.struct(tags))
+        self.nothing = pa.schema([(SIDE_OUTPUT, pa.struct(tags))]).empty_table()
 
     def add(self, tag: OutputTag, value: Any) -> None:
         """Add a value as it is now; None raises ValueError."""
@@ -157,10 +157,11 @@ class SideBuffer:
             self._append(field, pa.StructArray.from_arrays(arrays, fields=list(field.type)))
 
     def gathered(self) -> list[pa.Table]:
-        """Return all values: tables of the column `SIDE_OUTPUT`."""
+        """Remove all values, and return them: tables of the column `SIDE_OUTPUT`."""
         for tag_id in self._values:
             self._gather(tag_id)
-        return self._tables
+        tables, self._tables = self._tables, []
+        return tables
 
     def _field(self, tag: object) -> pa.Field:
         if not isinstance(tag, OutputTag):
@@ -369,15 +370,17 @@ class ResultBuffer:
         return sum(map(len, [self.columns, self._others, *self._batches]))
 
     def table(self) -> pa.Table:
-        """Return the results and side outputs, in one chunk unless it would be too large."""
+        """Remove the results and side outputs, and return them, in one chunk unless it would be too large."""
         self._gather()
-        table = pa.Table.from_batches(self._batches, self._schema)
+        batches, self._batches = self._batches, []
+        table = pa.Table.from_batches(batches, self._schema)
         if self._has_side:
-            parts = [table, pa.schema([self._side.field]).empty_table(), *self._side.gathered()]
+            parts = [table, self._side.nothing, *self._side.gathered()]
             table = pa.concat_tables(parts, promote_options="default").select(
                 [*table.schema.names, SIDE_OUTPUT]
             )
-        return table.combine_chunks() if table.nbytes <= FITS else table
+        one = len(batches) == 1 and not self._has_side
+        return table if one or table.nbytes > FITS else table.combine_chunks()
 
 
 def _taken(part: Any, n: int, field: pa.Field) -> pa.Array:

@@ -432,7 +432,6 @@ class GroupwisePartition(Partition):
             self._run_group(key_group, by_group.get(key_group), observed, output, broadcast)
             if len(output) >= _MANY:
                 yield from result_frames(output.table())
-                output = ResultBuffer(*self._query.outputs)
         self._leave(partition)
         yield from self._frames(output)
 

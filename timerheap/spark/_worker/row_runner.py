@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import DataType, StructField, StructType, TimestampType, UserDefinedType
@@ -22,6 +21,7 @@ from timerheap.spark._columns import COMPUTED, HIDDEN, TIME
 from timerheap.spark._compat import to_tuples
 from timerheap.spark._group.columns import changeable_class, column_reader, local_times
 from timerheap.spark._group.key_group import KeyGroup, UserState
+from timerheap.spark._group.tables import distinct
 from timerheap.spark._group.timers import KeyTimers, due_keys
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
@@ -57,8 +57,7 @@ class AssignedTimes:
     def timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows with the column."""
         seen = StructType([field for field in self.rows if not field.name.startswith(COMPUTED)])
-        rows = pa.Table.from_batches([batch]).select(seen.names)
-        times = [self._time(row) for row in row_source(rows, seen).tolist()]
+        times = [self._time(row) for row in row_source(batch.select(seen.names), seen).tolist()]
         return batch.append_column(TIME, pa.array(times, pa.int64()))
 
     def _time(self, row: object) -> int:
@@ -70,32 +69,28 @@ class AssignedTimes:
         return time
 
 
-def row_source(table: pa.Table, type_: StructType, key: Sequence[str] = ()) -> RowSource:
-    """Return the rows of a table as ``Row`` objects that are made one at a time.
+def row_source(rows: pa.RecordBatch, type_: StructType, key: Sequence[str] = ()) -> RowSource:
+    """Return rows as ``Row`` objects that are made one at a time.
 
-    type_: of the table
+    type_: of the rows
     key: the key columns, whose values also identify the row in an error
     ValueError: if a date or timestamp lies outside the years 1 to 9999
     """
-    columns = _columns(table, type_, key)
+    columns = _columns(rows, type_, key)
     return RowSource(
         changeable_class(tuple(type_.names)), type_.names, columns, [*map(type_.names.index, key)]
     )
 
 
-def _columns(table: pa.Table, type_: StructType, key: Sequence[str]) -> list[ColumnReader | list[Any]]:
+def _columns(rows: pa.RecordBatch, type_: StructType, key: Sequence[str]) -> list[ColumnReader | list[Any]]:
     try:
-        return [
-            _column(column.combine_chunks(), field)
-            for column, field in zip(table.columns, type_, strict=True)
-        ]
+        return [_column(column, field) for column, field in zip(rows.columns, type_, strict=True)]
     except OUT_OF_RANGE:
-        for path, column, of in _leaves((), table.to_struct_array().combine_chunks(), type_):
+        for path, column, of in _leaves((), rows.to_struct_array(), type_):
             row = next((at for at in range(len(column)) if not _read(column.slice(at, 1), of)), None)
             if path and row is not None:
                 whose = ", ".join(
-                    _shown(table.column(name).combine_chunks().slice(row, 1), type_[name].dataType)
-                    for name in key
+                    _shown(rows.column(name).slice(row, 1), type_[name].dataType) for name in key
                 )
                 raise ValueError(
                     f"column {'.'.join(path)!r} must be in the years 1 to 9999 of local time, the range of "
@@ -239,7 +234,7 @@ class RowRunner(Runner):
         self._clock.purge(True, watermark)
 
     def process(self, waiting: KeyedRows, watermark: int) -> None:
-        rows = self._prepare(waiting)
+        rows = self._prepare(waiting.select(self._row_type.names))
         if not self._timed or self._function._any_order:
             self._loop.process(rows, waiting.ids, waiting.timestamps if self._timed else None)
             return
@@ -258,11 +253,10 @@ class RowRunner(Runner):
 
     def _prepare(self, waiting: KeyedRows) -> RowSource:
         """Return the rows; announce their keys to the states."""
-        table = pa.Table.from_batches([waiting.rows]).select(self._row_type.names)
-        rows = row_source(table, self._row_type, self._key)
+        rows = row_source(waiting.rows, self._row_type, self._key)
         self._rows.append((waiting.ids, rows))
         if self._state_tables:
-            self._announce(pd.unique(waiting.ids))
+            self._announce(distinct(waiting.ids))
         return rows
 
     def _announce(self, ids: np.ndarray) -> None:
@@ -290,10 +284,9 @@ class RowRunner(Runner):
             (self._group.processing_timers, MAX_WATERMARK if self._now is None else self._now),
         ):
             due.append(due_keys(timers.heap, time, _AHEAD))
-        ids = pd.unique(np.concatenate(due))
-        keys = pa.Table.from_batches([self._group.keys.keys(ids)])
+        ids = distinct(np.concatenate(due))
         self._ahead.clear()
-        self._ahead.add(ids, row_source(keys, self._key_type, self._key))
+        self._ahead.add(ids, row_source(self._group.keys.keys(ids), self._key_type, self._key))
         self._announce(ids)
         self._current.announce(ids)
 

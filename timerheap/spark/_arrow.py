@@ -225,16 +225,6 @@ def view_of(array: pa.Array) -> ArrayView:
     return ArrayView(kind, width, array.offset, len(array), nulls, ends, data)
 
 
-def clear_unequal(stored: pa.Array, places: np.ndarray, values: pa.Array, same: np.ndarray) -> None:
-    """Clear `same` (bool) where a value, null or of a flat type, differs from the stored one.
-
-    NaN equals NaN, and null equals null. `places` has the position of each stored value, int64; what is False
-    is not compared. The stored array is of the type of `values`, and may have offsets of another size.
-    """
-    if not pa.types.is_null(values.type):
-        view_of(values).compare(view_of(stored), places, same)
-
-
 def _offset_width(type_: pa.DataType) -> int:
     """Return the size of the offsets of text or bytes, 0 for other types."""
     if pa.types.is_string(type_) or pa.types.is_binary(type_):

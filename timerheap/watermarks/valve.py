@@ -144,7 +144,8 @@ class ChannelValve:
         own[:], flags[:] = watermarks, active
         self._active_count = int(np.count_nonzero(active))
         self._furthest = int(watermarks.max(initial=MIN_WATERMARK))
-        self._align(np.flatnonzero(active))
+        (channels,) = np.nonzero(active)
+        self._align(channels, watermarks[channels])
         if len(active) and not self._active_count:
             self.status = WatermarkStatus.IDLE
 
@@ -156,13 +157,13 @@ class ChannelValve:
 
     def activate(self, channels: np.ndarray) -> None:
         """Mark distinct channels as active."""
-        _, active = self.columns()
+        watermarks, active = self.columns()
         returning = channels[~active[channels]]
         if not len(returning):
             return
         active[returning] = True
         self._active_count += len(returning)
-        self._align(returning)
+        self._align(returning, watermarks[returning])
         if self.status is WatermarkStatus.IDLE:
             self.status = WatermarkStatus.ACTIVE
             if self._output is not None:
@@ -191,12 +192,12 @@ class ChannelValve:
         """
         own, active = self.columns()
         rises = active[channels] & (watermarks > own[channels])
-        if not rises.any():
+        if not np.count_nonzero(rises):
             return
         watermarks, channels = watermarks[rises], channels[rises]
         own[channels] = watermarks
         self._furthest = max(self._furthest, int(watermarks.max()))
-        self._align(channels)
+        self._align(channels, watermarks)
         self._emit_least()
 
     def emit(self, watermark: int) -> None:
@@ -212,9 +213,8 @@ class ChannelValve:
         if self._output is not None:
             self._output.mark_idle()
 
-    def _align(self, channels: np.ndarray) -> None:
-        """Let those of some active channels count that have caught up with the valve."""
-        watermarks = np.frombuffer(self._watermarks, np.int64)[channels]
+    def _align(self, channels: np.ndarray, watermarks: np.ndarray) -> None:
+        """Let those active channels count that have caught up with the valve."""
         caught_up = watermarks >= self.watermark
         self._aligned.push_many(watermarks[caught_up], channels[caught_up])
 

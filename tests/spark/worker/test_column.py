@@ -105,6 +105,15 @@ def attached(column: Slab, memory: Arena) -> Slab:
     return Slab(column.type, memory, json.loads(json.dumps(column.head())))
 
 
+def append(column: Slab, values: pa.Array) -> None:
+    overwrite(column, np.zeros(len(values), np.int64), values, held=False)
+
+
+def overwrite(column: Slab, places: np.ndarray, values: pa.Array, held: bool = True) -> None:
+    values, which = column.fitting(values), np.full(len(values), held)
+    column.write(values, column.plan(values, places, which), which)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_column_equals_a_list_of_what_was_appended(data: st.DataObject) -> None:
@@ -114,19 +123,22 @@ def test_a_column_equals_a_list_of_what_was_appended(data: st.DataObject) -> Non
     model: list[Any] = []
     taken: list[tuple[pa.Array, Any]] = []
     for array in data.draw(st.lists(arrays(typed), max_size=6)):
-        column.append(array)
+        append(column, array)
         model += array.to_pylist()
-        anywhere = st.none() if not model else st.none() | st.integers(0, len(model) - 1)
-        places = data.draw(st.lists(anywhere, max_size=12))
-        wanted = [None if place is None else model[place] for place in places]
-        found = column.take(pa.array(places, pa.int64()))
+        anywhere = st.tuples(
+            st.integers(0, max(len(model) - 1, 0)), st.booleans() if model else st.just(False)
+        )
+        drawn = np.array(data.draw(st.lists(anywhere, max_size=12)), np.int64).reshape(-1, 2)
+        places, held = drawn[:, 0], drawn[:, 1].astype(bool)
+        wanted = [model[place] if each else None for place, each in zip(places, held, strict=True)]
+        found = column.take(places, None if held.all() and model else held)
         assert found.type == wide(typed[0])
         assert contents(found) == dumped(wanted)
         taken.append((found, dumped(wanted)))
         if data.draw(st.booleans()):
             column = attached(column, memory)
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(model))] * 2)))
-    assert contents(column.slice(start, stop)) == dumped(model[start:stop])
+    assert contents(column.values()[start:stop]) == dumped(model[start:stop])
     column.clear()
     assert not memory.blocks, "no block is lost"
     assert len(column) == column.nbytes() == 0
@@ -139,19 +151,19 @@ def test_values_of_fixed_width_are_overwritten_in_place(data: st.DataObject) -> 
     typed = data.draw(FIXED_TYPES)
     column = Slab(typed[0], Arena())
     assert column.fixed_width
-    column.append(data.draw(arrays(typed, n=20)))
-    model = column.slice(0, 20).to_pylist()
+    append(column, data.draw(arrays(typed, n=20)))
+    model = column.values().to_pylist()
     size = column.nbytes()
     for _ in range(3):
         places = data.draw(st.lists(st.integers(0, 19), unique=True))
         values = data.draw(arrays(typed, n=len(places)))
-        column.overwrite(np.array(places, np.int64), values)
+        overwrite(column, np.array(places, np.int64), values)
         for place, value in zip(places, values.to_pylist(), strict=True):
             model[place] = value
-        assert contents(column.slice(0, 20)) == dumped(model)
-        array = column.slice(0, 20)
+        assert contents(column.values()) == dumped(model)
+        array = column.values()
         assert array.null_count == sum(value is None for value in model)
-        column.append(values.slice(0, 0))
+        append(column, values.slice(0, 0))
         column = attached(column, column._layout._memory)  # type: ignore[arg-type]
     assert column.nbytes() <= size + 3 * 20, "only bitmaps of nulls are new"
 
@@ -180,14 +192,14 @@ def test_a_failed_allocation_leaves_the_column_as_it_was() -> None:
     for allowed in range(100):
         memory = Arena()
         column = Slab(DEEP, memory)
-        column.append(FIRST)
+        append(column, FIRST)
         memory.allowed = allowed
         try:
-            column.append(SECOND)
+            append(column, SECOND)
         except MemoryError:
-            assert column.slice(0, len(column)).equals(FIRST.cast(column.type))
+            assert column.values().equals(FIRST.cast(column.type))
             memory.allowed = None
-            column.append(SECOND)
+            append(column, SECOND)
         else:
             break
     assert 5 < allowed < 20
@@ -197,41 +209,41 @@ def test_a_failed_allocation_leaves_the_column_as_it_was() -> None:
 def test_nulls_that_find_no_room_leave_the_column_as_it_was() -> None:
     memory = Arena()
     column = Slab(pa.struct([("a", pa.int64()), ("b", pa.int64())]), memory)
-    column.append(pa.array([{"a": 1, "b": 2}] * 3))
+    append(column, pa.array([{"a": 1, "b": 2}] * 3))
     nulls = pa.array([{"a": None, "b": None}], column.type)
     for allowed in range(2):
         memory.allowed = allowed
         with pytest.raises(MemoryError):
-            column.overwrite(np.array([1]), nulls)
-        assert column.slice(0, 3).to_pylist() == [{"a": 1, "b": 2}] * 3
+            overwrite(column, np.array([1]), nulls)
+        assert column.values().to_pylist() == [{"a": 1, "b": 2}] * 3
     memory.allowed = None
-    column.overwrite(np.array([1]), nulls)
-    assert column.slice(1, 3).to_pylist() == [{"a": None, "b": None}, {"a": 1, "b": 2}]
+    overwrite(column, np.array([1]), nulls)
+    assert column.values()[1:3].to_pylist() == [{"a": None, "b": None}, {"a": 1, "b": 2}]
 
 
 def test_appending_copies_no_old_value() -> None:
     memory = Arena()
     column = Slab(pa.string(), memory)
-    column.append(pa.array(["old"] * 1000))
+    append(column, pa.array(["old"] * 1000))
     seen = {*memory.blocks}
     for _ in range(1000):
-        column.append(pa.array(["new"]))
+        append(column, pa.array(["new"]))
         seen |= {*memory.blocks}
     assert len(seen) <= 6, "two blocks, each replaced at most twice"
 
 
 def test_values_of_another_type_are_cast() -> None:
     column = Slab(pa.timestamp("us"))
-    column.append(pa.array([datetime.datetime(2020, 1, 1)], pa.timestamp("s")))
-    assert column.slice(0, 1)[0].as_py() == datetime.datetime(2020, 1, 1)
+    append(column, pa.array([datetime.datetime(2020, 1, 1)], pa.timestamp("s")))
+    assert column.values()[0].as_py() == datetime.datetime(2020, 1, 1)
     with pytest.raises(pa.ArrowInvalid):
-        Slab(pa.int8()).append(pa.array([300]))
+        append(Slab(pa.int8()), pa.array([300]))
 
 
 def test_a_foreign_head_raises() -> None:
     memory = Arena()
     column = Slab(pa.int64(), memory)
-    column.append(pa.array([1]))
+    append(column, pa.array([1]))
     head = column.head()
     head[0][2][1][2] = 1 << 40
     with pytest.raises(ValueError, match="cannot have 1099511627776 in use"):

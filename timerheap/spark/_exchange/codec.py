@@ -98,17 +98,13 @@ def rows_of(frame: Any) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
         data = data.copy()
     n, description, key_groups, counts, columns = read_frame(data)
     try:
-        schema = _schema(bytes(description))
-        flat = sum(is_flat(field.type) for field in schema)
+        schema, types = _schema(bytes(description))
+        flat = sum(flat for _, flat in types)
         if len(columns) != flat + (flat < len(schema)):
             raise ValueError(f"{len(columns)} columns for the schema {schema}")
-        nested = iter(())
-        if flat < len(schema):
-            nested = iter(_nested_columns(columns.pop(), n, schema))
+        nested = iter(_nested_columns(columns.pop(), n, schema) if flat < len(schema) else ())
         views = iter(columns)
-        arrays = [
-            _array(field.type, n, next(views)) if is_flat(field.type) else next(nested) for field in schema
-        ]
+        arrays = [_array(type_, n, next(views)) if flat else next(nested) for type_, flat in types]
         names = schema.names
     except (pa.ArrowException, OSError, ValueError) as e:
         raise ValueError(f"a frame must hold the rows that its schema says: {e}") from e
@@ -116,8 +112,10 @@ def rows_of(frame: Any) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=64)
-def _schema(serialized: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(serialized))
+def _schema(serialized: bytes) -> tuple[pa.Schema, list[tuple[pa.DataType, bool]]]:
+    """Return the schema, and the types of the columns, with whether they are flat."""
+    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
+    return schema, [(field.type, is_flat(field.type)) for field in schema]
 
 
 def _array(type_: pa.DataType, n: int, column: tuple[Any, ...]) -> pa.Array:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from timerheap.spark._arrow import KeyedRows, event_millis, narrow_column
+from timerheap.spark._arrow import KeyedRows, event_millis, narrow
 from timerheap.spark._columns import AHEAD, CHANNEL, INPUT, KEPT, SEEN, shown_name
 from timerheap.spark._exchange.codec import (
     blobs_of,
@@ -206,8 +206,7 @@ def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Part
 
 
 def _fitted(query: Query, batch: pa.RecordBatch) -> KeyedRows:
-    columns = [narrow_column(batch.column(field.name), field.type) for field in query.schema]
-    rows = pa.RecordBatch.from_arrays(columns, schema=query.schema)
+    rows = narrow(batch.select(query.schema.names), query.schema)
     timestamps = np.zeros(batch.num_rows, np.int64)
     if query.event_time in rows.schema.names:
         timestamps = event_millis(rows.column(query.event_time))

@@ -108,6 +108,15 @@ class ArrayLayout:
             children=[child.array() for child in self.children] or None,
         )
 
+    def take(self, places: np.ndarray, held: np.ndarray | None = None) -> pa.Array:
+        """Return a copy of the values at `places`, null where `held` (bool) is False: shape (n,); O(n)."""
+        return self.array().take(pa.array(places, mask=None if held is None else ~held))
+
+    def _taken(self, n: int, held: np.ndarray | None, *parts: Any, children: Any = None) -> pa.Array:
+        nulls = 0 if held is None else n - int(np.count_nonzero(held))
+        valid = None if held is None else pa.py_buffer(np.packbits(held, bitorder="little"))
+        return pa.Array.from_buffers(self.type, n, [valid, *parts], nulls, children=children)
+
     def nbytes(self) -> int:
         own = self._validity.used + sum(buffer.used for buffer in self._buffers)
         return own + sum(child.nbytes() for child in self.children)
@@ -190,6 +199,11 @@ class _Fixed(ArrayLayout):
         super().overwrite(places, values)
         self._buffers[0].view(self._dtype)[places] = self._data(values)
 
+    def take(self, places: np.ndarray, held: np.ndarray | None = None) -> pa.Array:
+        if self._nulls:
+            return super().take(places, held)
+        return self._taken(len(places), held, pa.py_buffer(self._buffers[0].view(self._dtype)[places]))
+
     def _data(self, values: pa.Array) -> np.ndarray:
         data = np.frombuffer(values.buffers()[1], self._dtype, values.offset + len(values))
         return data[values.offset :]
@@ -262,6 +276,11 @@ class _Struct(ArrayLayout):
         for i, child in enumerate(self.children):
             child.overwrite(places, values.field(i))
         super().overwrite(places, values)
+
+    def take(self, places: np.ndarray, held: np.ndarray | None = None) -> pa.Array:
+        if self._nulls:
+            return super().take(places, held)
+        return self._taken(len(places), held, children=[child.take(places) for child in self.children])
 
     def allow_nulls(self, values: pa.Array, n: int) -> None:
         super().allow_nulls(values, n)
@@ -497,32 +516,11 @@ class Slab:
     def reserve(self, times: float) -> None:
         self._layout.reserve(times)
 
-    def append(self, values: pa.Array) -> None:
-        """Append values; amortised O(len(values)). A MemoryError leaves the slab as it was."""
-        values = self.fitting(values)
-        if len(values):
-            self._layout.grow(values)
-            self._layout.append(values)
-
-    def overwrite(self, places: np.ndarray, values: pa.Array) -> None:
-        """Replace the values at distinct `places`; O(n). A MemoryError leaves the slab as it was."""
-        if len(values := self.fitting(values)):
-            self._layout.allow_nulls(values, len(self))
-            self._layout.overwrite(places, values)
-
-    def take(self, places: np.ndarray | pa.Array) -> pa.Array:
-        """Return a copy of the values at `places`, null where that is null: shape (n,); O(n)."""
-        places = pa.array(places)
+    def take(self, places: np.ndarray, held: np.ndarray | None = None) -> pa.Array:
+        """Return a copy of the values at `places`, null where `held` (bool) is False: shape (n,); O(n)."""
         if not len(self):
             return pa.nulls(len(places), self.type)
-        return _with_maps(self._layout.array().take(places), self.type)
-
-    def slice(self, start: int, stop: int) -> pa.Array:
-        """Return the values [start, stop), copied only if there are maps; valid until the next change."""
-        if start >= stop:
-            return pa.array([], self.type)
-        array = self._layout.array().slice(start, stop - start)
-        return array if array.type == self.type else self.take(np.arange(start, stop))
+        return _with_maps(self._layout.take(places, held), self.type)
 
     def plan(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> np.ndarray:
         """Return where `write` will put values, and make room; a MemoryError leaves the slab as it was.
@@ -535,7 +533,7 @@ class Slab:
             if n:
                 self._layout.grow(values)
             return np.arange(end, end + n)
-        new = np.flatnonzero(~held)
+        (new,) = np.nonzero(~held)
         free = self._free.view(np.int64)
         used_again = free[len(free) - min(len(new), len(free)) :]
         appended = new[len(used_again) :]
@@ -550,19 +548,18 @@ class Slab:
     def write(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> None:
         """Write values to the places that `plan` has chosen for them; cannot fail."""
         inside = places < len(self)
-        if not inside.any():
-            self.append(values)
-            return
-        self._free.used -= 8 * int(np.count_nonzero(inside & ~held))
-        if inside.all():
-            self.overwrite(places, values)
-        else:
-            self.overwrite(places[inside], values.filter(pa.array(inside)))
-            self.append(values.filter(pa.array(~inside)))
+        if old := int(np.count_nonzero(inside)):
+            self._free.used -= 8 * int(np.count_nonzero(inside & ~held))
+            mixed = old < len(values)
+            self._layout.overwrite(places[inside], values.filter(pa.array(inside)) if mixed else values)
+            values = values.filter(pa.array(~inside)) if mixed else values[:0]
+        if len(values):
+            self._layout.append(values)
 
     def values(self) -> pa.Array:
         """Return the values at all places, dead ones included; valid until the next change."""
-        return self.slice(0, len(self))
+        array = self._layout.array()
+        return array if array.type == self.type else self.take(np.arange(len(self)))
 
     def drop(self, places: np.ndarray) -> None:
         """Forget the values at distinct `places`; O(len(places))."""

@@ -156,7 +156,8 @@ class RowBuffer:
         """
         arrived = KeyedRows.concatenated([self._nothing, *self._new])
         # Only what stays goes through the slab: most rows are released by the micro-batch that brings them.
-        self._new = [arrived.where(arrived.timestamps > watermark)]
+        waits = arrived.timestamps > watermark
+        self._new = [arrived.where(waits)]
         try:
             self._settle()
         except MemoryError:
@@ -165,8 +166,8 @@ class RowBuffer:
         self._released = max(self._released, watermark)
         popped = self._popped(watermark)
         self._losses += len(popped)
-        rows = KeyedRows.concatenated([arrived, popped])
-        due = np.flatnonzero(rows.timestamps <= watermark)
+        rows = popped if waits.all() else KeyedRows.concatenated([arrived, popped])
+        (due,) = np.nonzero(rows.timestamps <= watermark)
         if not in_order:
             return rows, due
         return rows, content_order(rows.rows, rows.timestamps, rows.ids, due, self._ties)

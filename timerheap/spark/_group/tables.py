@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerheap._native._core import IdIndex, KeyNumbers, RowCells, secret_hashes
-from timerheap.spark._arrow import clear_unequal, narrow, view_of, wide_rows
+from timerheap.spark._arrow import narrow, view_of, wide_rows
 from timerheap.spark._group.checkpoint import KEYS
 from timerheap.spark._group.columns import Slab, python_values
 from timerheap.spark._group.memory import PROCESS, Memory
@@ -96,15 +96,17 @@ class IdTable:
         # have the shape (n,).
         places, found = self._index.find_many(ids)
         same = found.copy()
-        stored = self._slab.values()
-        for i, field in enumerate(fields):
-            clear_unequal(stored.field(i), places, field, same)
+        if np.count_nonzero(found):
+            stored = self._slab.values()
+            for i, field in enumerate(fields):
+                if not pa.types.is_null(field.type):
+                    view_of(field).compare(view_of(stored.field(i)), places, same)
         return places, found, same
 
     def get(self, ids: np.ndarray) -> pa.Array:
         """Return the values of `ids`, null for a missing id: shape (n,)."""
         places, found = self._index.find_many(ids)
-        return self._slab.take(places if found.all() else pa.array(places, mask=~found))
+        return self._slab.take(places, None if found.all() else found)
 
     def reserve(self, times: float) -> None:
         self._index.reserve(ceil(times * len(self._index)))
@@ -316,11 +318,11 @@ class StateTable:
 
 def _loaded(table: IdTable, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the values of keys as `RowCells` have them, and which keys have one."""
-    values = table.get(ids)
-    held = values.is_valid().to_numpy(zero_copy_only=False)
-    if pa.types.is_floating(values.type):
-        return values.fill_null(0.0).to_numpy().view(np.int64), held
-    return values.cast(pa.int64()).fill_null(0).to_numpy(), held
+    places, held = table._index.find_many(ids)
+    if not np.count_nonzero(held):
+        return places, held
+    values = table._slab.take(places).to_numpy(zero_copy_only=False)
+    return values.view(np.int64) if values.dtype == np.float64 else values.astype(np.int64), held
 
 
 def _stored(bits: np.ndarray, held: np.ndarray, type_: pa.DataType) -> pa.Array:
@@ -592,7 +594,8 @@ class KeyTable:
 
 
 def _taken(columns: list[pa.Array], rows: np.ndarray) -> list[pa.Array]:
-    return [column.take(pa.array(rows)) for column in columns]
+    """Return the values of some rows, in ascending order."""
+    return columns if len(rows) == len(columns[0]) else [column.take(pa.array(rows)) for column in columns]
 
 
 def shown_keys(schema: pa.Schema) -> dict[int, pa.Field]:

@@ -11,6 +11,7 @@ cdef class KeyNumbers:
     cdef int64_t *ids
     cdef size_t n, cap
     cdef bint used  # by a state
+    cdef readonly bint stale  # whether a state has forgotten values of these keys
 
     def __cinit__(self):
         self.index = IdIndex()

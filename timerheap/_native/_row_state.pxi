@@ -124,7 +124,7 @@ cdef class RowCells:
     def forget(self):
         """Release the memory; values are loaded again when they are read. All changes must have been taken."""
         self.bits = self.flags = None
-        self.bit, self.flag, self.cap, self.loaded = NULL, NULL, 0, 0
+        self.bit, self.flag, self.cap, self.loaded, self.numbers.stale = NULL, NULL, 0, 0, True
 
 
 @cython.nonecheck(True)

@@ -16,6 +16,7 @@ from timerheap import BatchProcessFunction, Duration, KeyedProcessFunction, Type
 from timerheap import WatermarkStrategy as Strategy
 from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._exchange.codec import OBSERVED
+from timerheap.spark._group import tables
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
@@ -309,3 +310,64 @@ def test_a_silent_channel_without_a_clock_holds_the_results_back() -> None:
     found, watermark = run(Sessions(), rows, SESSION, 20, idle, "channel")
     assert found == sorted(sessions(rows, watermark))
     assert len(found) > len(held)
+
+
+class Thirds(KeyedProcessFunction):
+    """Counts the rows of each key up to three, and begins anew."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        count = (self.count.value() or 0) + 1
+        yield value["k"], count
+        if count < 3:
+            self.count.update(count)
+        else:
+            self.count.clear()
+
+
+@pytest.mark.parametrize("keys", [3, 9_000])
+def test_the_states_of_a_group_last_whether_it_is_saved_or_others_run_in_between(keys: int) -> None:
+    query = query_of(Thirds(), schema("k long, at long"), schema("k long, n long"))
+    runner, buffer, draw = opened(query), ResultBuffer(*query.outputs), np.random.default_rng(keys)
+    groups = [(KeyGroup(query.layout), dict[int, int]()) for _ in range(2)]
+    for at in range(120):
+        group, counts = groups[int(at % 9 == 8)]
+        drawn = np.unique(draw.integers(0, keys, draw.integers(1, 600)))
+        rows = pa.record_batch([drawn, np.full(len(drawn), at)], query.schema.names)
+        run_key_group(
+            query, runner, group, KeyedRows(rows, drawn * 7919, rows["at"].to_numpy()), None, at, buffer
+        )
+        for key in drawn.tolist():
+            counts[key] = counts.get(key, 0) % 3 + 1
+        assert sorted(buffer.table().to_pylist(), key=lambda row: row["k"]) == [
+            {"k": key, "n": counts[key]} for key in drawn.tolist()
+        ]
+        if at % 7 == 6:
+            for part in group.parts():
+                part.changes()
+        if at % 20 == 19:
+            held = {key: n for key, n in counts.items() if n < 3}
+            found = group.states["count"].ids()
+            assert sorted(found.tolist()) == sorted(key * 7919 for key in held)
+
+
+def test_what_is_known_of_a_key_is_not_looked_up_until_the_group_is_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[int]] = []
+    look_up = tables._loaded
+    monkeypatch.setattr(
+        tables, "_loaded", lambda table, ids: asked.append(ids.tolist()) or look_up(table, ids)
+    )
+    query = query_of(Thirds(), schema("k long, at long"), schema("k long, n long"))
+    runner, group, buffer = opened(query), KeyGroup(query.layout), ResultBuffer(*query.outputs)
+    for at in range(6):
+        key = 1 + at // 4
+        rows = KeyedRows(pa.record_batch([[key], [at]], query.schema.names), np.array([key]), np.array([at]))
+        run_key_group(query, runner, group, rows, None, at, buffer)
+        if at == 3:
+            group.states["count"].changes()
+    assert [row["n"] for row in buffer.table().to_pylist()] == [1, 2, 3, 1, 1, 2]
+    assert asked == [[1], [2]]

@@ -39,6 +39,7 @@ from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import TimestampAssigner
 
 _AHEAD = 1 << 16  # timers whose keys are looked up at once
+_KNOWN = 1 << 12  # keys whose values stay in native cells
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,10 @@ class RowRunner(Runner):
         self._function.close()
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
+        # What is known of a few keys is of use again if the group has not been saved since.
+        numbers = self._current.numbers
+        if group is not getattr(self, "_group", None) or numbers.stale or len(numbers) > _KNOWN:
+            self._current.renumber()
         self._group = group
         self._now = now
         self._context.send = output.side
@@ -214,7 +219,6 @@ class RowRunner(Runner):
         self._ahead = KnownKeys()  # of some timers that may fire
         self._looked_up = False
         self._clock.begin(group, now)
-        self._current.renumber()
         self._state_tables: list[UserState] = self._states.bind(group)
         if now is None and len(group.processing_timers.heap):
             no_processing_time()

@@ -111,7 +111,7 @@ class KeyedRows:
 
     def where(self, mask: np.ndarray) -> KeyedRows:
         """Return the rows where `mask` is True."""
-        rows = np.flatnonzero(mask)
+        (rows,) = mask.nonzero()
         return self.take(rows) if 0 < len(rows) < len(self) else self.slice(0, len(rows))
 
     def slice(self, start: int, stop: int) -> KeyedRows:

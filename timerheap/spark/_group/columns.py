@@ -533,7 +533,7 @@ class Slab:
             if n:
                 self._layout.grow(values)
             return np.arange(end, end + n)
-        (new,) = np.nonzero(~held)
+        (new,) = (~held).nonzero()
         free = self._free.view(np.int64)
         used_again = free[len(free) - min(len(new), len(free)) :]
         appended = new[len(used_again) :]

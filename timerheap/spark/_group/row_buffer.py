@@ -166,8 +166,8 @@ class RowBuffer:
         self._released = max(self._released, watermark)
         popped = self._popped(watermark)
         self._losses += len(popped)
-        rows = popped if waits.all() else KeyedRows.concatenated([arrived, popped])
-        (due,) = np.nonzero(rows.timestamps <= watermark)
+        rows = popped if np.count_nonzero(waits) == len(waits) else KeyedRows.concatenated([arrived, popped])
+        (due,) = (rows.timestamps <= watermark).nonzero()
         if not in_order:
             return rows, due
         return rows, content_order(rows.rows, rows.timestamps, rows.ids, due, self._ties)

@@ -106,7 +106,7 @@ class IdTable:
     def get(self, ids: np.ndarray) -> pa.Array:
         """Return the values of `ids`, null for a missing id: shape (n,)."""
         places, found = self._index.find_many(ids)
-        return self._slab.take(places, None if found.all() else found)
+        return self._slab.take(places, None if np.count_nonzero(found) == len(found) else found)
 
     def reserve(self, times: float) -> None:
         self._index.reserve(ceil(times * len(self._index)))
@@ -389,18 +389,18 @@ class KeyTable:
         places are valid until the next change of the table.
         """
         places, found, same = self.table.match(hashes, columns)
-        if not found.all():
-            absent = np.flatnonzero(~found)
+        if np.count_nonzero(found) < len(found):
+            absent = (~found).nonzero()[0]
             if len(self._hashes):  # a key stays displaced even if its hash is free by now
                 absent = absent[~self._find_displaced(_taken(columns, absent))[1]]
             if len(absent):
                 new, keys = hashes[absent], _taken(columns, absent)
-                first = np.flatnonzero(IdIndex().put_many(new, 0))
+                first = IdIndex().put_many(new, 0).nonzero()[0]
                 if self._add(new[first], self._structs(_taken(keys, first))):
                     places, _, same = self.table.match(hashes, columns)
                 else:
                     places[absent], _, same[absent] = self.table.match(new, keys)
-        clash = np.flatnonzero(~same)
+        clash = (~same).nonzero()[0]
         if not len(clash):
             return hashes, places
         ids = hashes.copy()

@@ -319,8 +319,8 @@ def admit(query: Query, runner: Runner, group: KeyGroup, rows: KeyedRows, output
     """Return the rows that are not late."""
     if query.event_time in query.schema.names and not runner.decides_lateness:
         late = is_late(rows.timestamps, group.watermark)
-        group.late_rows += int(np.count_nonzero(late))
-        if late.any() and query.late != "process":
+        group.late_rows += (count := int(np.count_nonzero(late)))
+        if count and query.late != "process":
             if query.late_row is not None:
                 columns = rows.rows.select(list(query.late_columns)).filter(pa.array(late))
                 output.late(columns, lateness(group.watermark, rows.timestamps[late]))

@@ -65,6 +65,8 @@ def inspect(
     Prints what holds the watermark back, the key groups, the states, and the timers that fire next. With
     --key, prints what there is of one key and why its timer has not fired.
     """
+    if form != "text" and not key:
+        raise click.BadParameter(f"must be text without --key, got {form}", param_hint="--format")
     if picture is not None and picture.suffix != ".png":
         raise click.BadParameter(f"must end in .png, got {picture}", param_hint="--plot")
     if picture is not None and not picture.absolute().parent.is_dir():

@@ -194,7 +194,7 @@ def waits_for(found: KeyReport) -> Iterator[str]:
         else:
             apart = "" if watermark is None else f", {duration(due - watermark)} ahead"
             yield (
-                f"The next event-time timer fires when the watermark passes {moment(due)}; it is "
+                f"The next event-time timer fires when the watermark reaches {moment(due)}; it is "
                 f"{'not known yet' if watermark is None else f'at {moment(watermark)}{apart}'}."
             )
             yield from _held(found)
@@ -246,7 +246,7 @@ def _held(found: KeyReport) -> Iterator[str]:
                 f"The watermark is held by {name}{side}: its newest event time is "
                 f"{moment(channel['newest'])}, and its last row arrived {duration(found.read_at - last)} ago."
                 f"{others} What advances the watermark is a newer row there, or a strategy with_idleness or "
-                "with_wall_clock."
+                "with_wall_clock, if the query has had a clock from its first start."
             )
 
 

@@ -107,7 +107,7 @@ def test_the_cause_is_named(found: KeyReport, named: list[str]) -> None:
 
 def test_nothing_is_wrong_with_a_sound_query() -> None:
     (waits, holds) = waits_for(SOUND)
-    assert "fires when the watermark passes 2027-01-15 08:01:00 UTC" in waits
+    assert "fires when the watermark reaches 2027-01-15 08:01:00 UTC" in waits
     assert "0:01:01 ahead" in waits
     assert "held by the rows of the query" in holds
 

@@ -246,6 +246,8 @@ def test_inspect_says_what_is_wrong(
     assert "Error: batch_id must be from" in result.output
     result = inspected(monkeypatch, spark, work / "checkpoint", "--plot", "timers.svg")
     assert "must end in .png, got timers.svg" in result.output
+    result = inspected(monkeypatch, spark, work / "checkpoint", "--format", "json")
+    assert "must be text without --key, got json" in result.output
     result = inspected(monkeypatch, spark, work / "checkpoint", "--plot", tmp_path / "none" / "timers.png")
     assert f"must be in a folder that exists, got {tmp_path}" in result.output.replace("\n", "")
 

@@ -480,8 +480,8 @@ class EventTime:
     channel : str or Column, optional
         Column of an atomic type without nulls whose values have a watermark each: Kafka's partition, a
         device, an airport. Event time is the lowest of them (Flink's StatusWatermarkValve), so a channel that
-        lags behind the others loses no row. A new value counts once it has caught up with the watermark.
-        Meant for up to some 10,000 values, since every task keeps all of them.
+        lags behind the others loses no row. A new value counts from its first row on that is not behind the
+        watermark. Meant for up to some 10,000 values, since every task keeps all of them.
     tie_break : str, Column, or list of them, optional
         Columns or expressions that order the rows of one key and timestamp, such as a sequence number or
         Kafka's ``["partition", "offset"]``; null comes last. By default, and where they are equal, rows are

@@ -24,7 +24,7 @@ _HEAD = struct.Struct("<Ii")  # a mark, and the length of the metadata, 0 at the
 _END = _HEAD.pack(0xFFFFFFFF, 0)
 _INT16, _INT32, _INT64 = (struct.Struct(kind).unpack_from for kind in ("<H", "<i", "<q"))
 _BODY = 10  # where the table of offsets in the metadata has that of the length of the body
-_GATHER = 0.0003  # seconds in which more rows may come with the first
+_GATHER = 0.0003  # seconds in which more rows may come with the first, where they did the last time
 _CLOSED = "Spark has closed the input of a task in real-time mode"
 _MOST = 4 << 20  # bytes that are taken together
 
@@ -45,6 +45,7 @@ class Arrivals:
         self._schema = b""
         self._messages: list[bytes] = []
         self._copy = False  # whether the next message is a copy
+        self._together = False  # whether several rows came together the last time
         self._ended = False
 
     def take(self, timeout: float) -> list[pa.RecordBatch] | None:
@@ -55,7 +56,8 @@ class Arrivals:
         if not left:
             if not self._poll.poll(timeout * 1000):
                 return []
-            time.sleep(_GATHER)
+            if self._together:
+                time.sleep(_GATHER)
             left = self._buffered()
             if not left:
                 raise EOFError(_CLOSED)
@@ -109,6 +111,7 @@ class Arrivals:
             self._copy = not self._copy
 
     def _rows(self) -> list[pa.RecordBatch]:
+        self._together = len(self._messages) > 1
         if not self._messages:
             return []
         rows = pa.ipc.open_stream(b"".join([self._schema, *self._messages, _END])).read_all()

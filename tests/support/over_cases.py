@@ -180,6 +180,7 @@ class Replay:
     def anew(self) -> Replay:
         """Begin without state and results."""
         self.output = ResultBuffer(*self.query.outputs)
+        self.results: list[Row] = []
         self.store = GroupStore()
         self.group, self.stored = KeyGroup(self.query.layout), Stored(Manifest(1))
         self.watermark = -(1 << 63)
@@ -211,6 +212,6 @@ class Replay:
         self.add(order[:0], MAX_WATERMARK)
 
     def found(self) -> list[Row]:
-        """The results, with the names of the query."""
-        rows = self.output.table().to_pylist()
-        return [dict(zip(self.names, row.values(), strict=True)) for row in rows]
+        """The results so far, with the names of the query."""
+        self.results += self.output.table().to_pylist()
+        return [dict(zip(self.names, row.values(), strict=True)) for row in self.results]

@@ -211,3 +211,12 @@ def test_replacing_small_values_beside_a_large_one_seldom_copies_it(monkeypatch:
     for n in range(5_000):
         table.put(np.array([1]), pa.array([b"%d" % n]))
     assert sum(kept) < 2_000_000
+
+
+def test_the_fields_of_a_missing_value_are_null() -> None:
+    table = IdTable(pa.struct([("n", pa.int64()), ("x", pa.struct([("y", pa.float64())]))]))
+    table.put(np.array([1, 2]), pa.array([{"n": 1, "x": {"y": 0.5}}, {"n": 2, "x": {"y": 1.5}}], table.type))
+    found = table.get(np.array([2, 3, 1]))
+    assert found.to_pylist() == [{"n": 2, "x": {"y": 1.5}}, None, {"n": 1, "x": {"y": 0.5}}]
+    assert found.field("n").to_pylist() == [2, None, 1]
+    assert found.field("x").field("y").to_pylist() == [1.5, None, 0.5]

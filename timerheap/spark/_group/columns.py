@@ -280,7 +280,7 @@ class _Struct(ArrayLayout):
     def take(self, places: np.ndarray, held: np.ndarray | None = None) -> pa.Array:
         if self._nulls:
             return super().take(places, held)
-        return self._taken(len(places), held, children=[child.take(places) for child in self.children])
+        return self._taken(len(places), held, children=[child.take(places, held) for child in self.children])
 
     def allow_nulls(self, values: pa.Array, n: int) -> None:
         super().allow_nulls(values, n)

@@ -39,7 +39,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns soak bench bench-heap bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns soak bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -125,11 +125,12 @@ soak-kills: $(venv)/test/.installed ## Kill drivers, Python workers and executor
 
 beside_spark := --variants columns rows spark
 
-bench: bench-heap ## The heaps and the session timeout on Spark, beside their peers; figures go to out/
+bench: bench-heap bench-timeout bench-shapes ## The heaps and the session timeout on Spark, beside their peers; figures go to out/
+
+bench-timeout: $(venv)/bench/.installed ## The session timeout on Spark, beside Spark's own timers and heapq
 	$(measured) bench/session_timeout.py --json out/session_timeout.json $(ARGS)
 	$(measured) bench/session_timeout.py $(beside_spark) --events 20000 --batches 4 --rounds 2 --json out/session_20000.json
 	$(measured) bench/session_timeout.py $(beside_spark) --events 100000 --batches 3 --rounds 1 --json out/session_100000.json
-	$(measured) bench/session_shapes.py --json out/session_shapes.json
 
 bench-shapes: $(venv)/bench/.installed ## The session timeout with other keys, rows, micro-batches and cores
 	$(measured) bench/session_shapes.py --json out/session_shapes.json $(ARGS)
@@ -172,7 +173,7 @@ bench-small: $(venv)/bench/.installed ## Micro-batches of 200 and of 10,000 rows
 bench-latency: $(venv)/bench/.installed ## Small and idle micro-batches, and from a row's arrival to its result, beside Spark
 	mkdir -p out
 	$(measured) bench/latency.py --json out/latency.json $(ARGS)
-	$(measured) bench/first_contact.py
+	$(measured) bench/first_contact.py --json out/first_contact.json
 
 bench-kafka: $(venv)/world-4.3/.installed ## From Kafka to Kafka beside Flink and Spark's own operator; needs a JDK
 	env -u SPARK_HOME PYTHONPATH=bench:examples:tests/support PYTHONSAFEPATH=1 $(venv)/world-4.3/bin/python \
@@ -198,13 +199,16 @@ bench-tight-memory: $(venv)/bench/.installed ## Key groups larger than the memor
 
 # Shorter than each by itself, so that all end within two hours on two cores.
 bench-all: ## Every benchmark whose figures the documentation has, and then its tables
-	$(MAKE) bench
-	$(MAKE) bench-windows bench-asof bench-over bench-patterns bench-processors bench-skew ARGS=
-	$(MAKE) bench-latency bench-choices bench-tight-memory bench-realtime ARGS=
-	$(MAKE) bench-nexmark ARGS="--events 2000000"
+	$(MAKE) bench-timeout ARGS="--rounds 3"
+	$(MAKE) bench-latency bench-choices bench-over bench-patterns bench-skew bench-realtime bench-tight-memory ARGS=
+	$(MAKE) bench-windows ARGS="--batches 3"
+	$(MAKE) bench-asof ARGS="--events 2000000 --rounds 1"
+	$(MAKE) bench-processors ARGS="--rows 10000 --batches 3 --warm-up 6"
+	$(MAKE) bench-state ARGS="--standing 1e5 1e6 --batches 15 --masters local[2] --paused 0 --restarts 0"
+	$(MAKE) bench-nexmark ARGS="--events 2000000 --rounds 1"
 	$(MAKE) bench-kafka ARGS="--seconds 10 --rounds 1"
-	$(MAKE) bench-state ARGS="--standing 1e5 1e6"
-	$(MAKE) bench-peers ARGS="--sizes 1000000 --rounds 3"
+	$(MAKE) bench-peers ARGS="--rounds 3"
+	$(measured) bench/plot.py out/peers.json bench/plots
 	$(MAKE) tables
 
 tables: ## Put the figures of out/ into the pages of the documentation and the README

@@ -274,7 +274,7 @@ def main() -> None:
         default=["groupBy", "mapInArrow", "columns", "rows"],
         help="queries of the small micro-batches; groupBy, which they are compared with, is always one",
     )
-    parser.add_argument("--partitions", type=int, default=4, help="shuffle partitions")
+    parser.add_argument("--partitions", type=int, default=2, help="shuffle partitions")
     parser.add_argument("--json", type=Path, help="where the figures go")
     arguments = parser.parse_args()
     names = list(dict.fromkeys(["groupBy", *arguments.variants]))
@@ -296,7 +296,7 @@ def main() -> None:
             if result["rows"]:
                 print(small_batches.table(result), flush=True)
             for name in VARIANTS if arguments.rates else ():  # the JVM compiles
-                arrivals(spark, name, min(arguments.rates), 1.0, scratch / f"{name}-warm-up")
+                arrivals(spark, name, min(arguments.rates), 4.0, scratch / f"{name}-warm-up")
             for rate in arguments.rates:
                 of_rate = result["arrivals"][str(rate)] = {}
                 for name in VARIANTS:

@@ -374,8 +374,99 @@ def tight_groups(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def state(figures: dict[str, Any]) -> str:
+    """Return micro-batches while more and more timers are pending."""
+    lines = ["| | pending timers | micro-batch | beside the smallest | CPU, JVM | Python | written | idle |"]
+    lines.append("|---" * 8 + "|")
+    for master, found in figures["masters"].items():
+        for job in found["jobs"]:
+            idle = job["add_after_idling"]
+            label = (
+                "`heapq` and a dict that are pickled as a whole" if job["variant"] == "heapq" else "timerheap"
+            )
+            cells = [
+                f"{label}, {master}",
+                f"{job['timers']:,}",
+                f"{job['add']:.2f} s",
+                f"{job['ratio']:.2f}x",
+            ]
+            cells += [f"{job['jvm']:.2f} s", f"{job['python']:.2f} s", f"{job['written'] / 1000:,.0f} KB"]
+            lines.append(f"| {' | '.join(cells)} | {'' if idle is None else f'{idle:.2f} s'} |")
+    return "\n".join(lines)
+
+
+def skew(figures: list[dict[str, Any]]) -> str:
+    """Return the steps of each case, with the CPU of all and of each of n."""
+    lines = ["| | n | step | CPU | of each | written |", "|---" * 6 + "|"]
+    case = None
+    for one in figures:
+        shown = "" if one["case"] == case else one["case"]
+        case, each = one["case"], 1e6 * one["seconds"] / one["n"]
+        took = f"{one['seconds']:.3f} s | {f'{each / 1000:,.1f} ms' if each >= 1000 else f'{each:,.1f} us'}"
+        lines.append(f"| {shown} | {one['n']:,} | {one['step']} | {took} | {one['written'] / 1e6:,.2f} MB |")
+    return "\n".join(lines)
+
+
+def first_contact(figures: dict[str, Any]) -> str:
+    """Return what each statement of the README's program takes."""
+    lines = ["| statement | |", "|---|---|"]
+    lines += [f"| {one['what']} | {one['seconds']:.1f} s |" for one in figures["steps"]]
+    return "\n".join([*lines, f"| in all | {figures['seconds']:.1f} s |"])
+
+
+PEERS = {
+    "push_many": "push many",
+    "remove_many": "remove many",
+    "reschedule_many": "reschedule many",
+    "pop_due, all due": "pop all that is due",
+    "pop_due, 10 % due": "pop the 10 % that are due",
+    "pop_due, 1 % due": "pop the 1 % that are due",
+    "push": "one push",
+    "pop": "one pop",
+    "remove": "one remove",
+    "bytes a timer": "bytes a timer",
+}
+PEER_HEADS = {
+    "heapq + set": "`heapq` + `set`",
+    "sortedcontainers": "`sortedcontainers`",
+    "Flink": "Flink's own queue",
+}
+
+
+def peers(figures: dict[str, Any]) -> str:
+    """Return the operations by number of timers, and beside peers with as many as the most of them."""
+    sizes = sorted({group["n"] for group in figures["groups"]})
+    most, found = sizes[-1], {}
+    for group in figures["groups"]:
+        for method, values in group["ours"].items():
+            found[method, group["n"]] = group, median(values)
+    heads = [*(f"{n:,} timers" for n in sizes), *PEER_HEADS.values()]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for method, label in PEERS.items():
+        if (method, most) not in found:
+            continue
+        unit = "bytes" if found[method, most][0]["unit"] == "bytes" else "ns"
+        cells = [f"{found[method, n][1]:,.0f} {unit}" if (method, n) in found else "" for n in sizes]
+        group, ours = found[method, most]
+        for name in PEER_HEADS:
+            values = group["peers"].get(name)
+            theirs = median(values) if values else None
+            if theirs is None:
+                cells.append("")
+            elif unit == "bytes":
+                cells.append(f"{theirs:,.0f} bytes")
+            else:
+                cells.append(f"{theirs / ours:.{0 if theirs > 10 * ours else 1}f}x")
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 WRITERS: dict[str, Any] = {
     "latency": lambda figures, _: latency(figures),
+    "first_contact": lambda figures, _: first_contact(figures),
+    "state": lambda figures, _: state(figures),
+    "skew": lambda figures, _: skew(figures),
+    "peers": lambda figures, _: peers(figures),
     "kafka": lambda figures, _: kafka(figures),
     "nexmark": lambda figures, _: nexmark(figures),
     "asof": lambda figures, arguments: _three_ways(figures, ASOF, arguments),

@@ -77,6 +77,41 @@ def test_nexmark_is_compared_with_the_better_plan_with_and_without_the_reader(ta
     assert lines[-1] == "after"
 
 
+def test_the_heap_is_compared_with_peers_at_the_largest_size(tables):
+    def group(n, unit, ours, **others):
+        return {
+            "n": n,
+            "unit": unit,
+            "ours": ours,
+            "peers": {name.replace("_", " "): v for name, v in others.items()},
+        }
+
+    groups = [
+        group(10, "ns", {"push_many": [9.0], "pop": [50.0]}, sortedcontainers=[90.0]),
+        group(
+            1000,
+            "ns",
+            {"push_many": [14.0, 10.0, 12.0], "pop": [100.0]},
+            sortedcontainers=[480.0],
+            Flink=[30.0],
+        ),
+        group(1000, "bytes", {"bytes a timer": [38]}, sortedcontainers=[166]),
+    ]
+    lines = tables.peers({"groups": groups}).splitlines()
+    assert lines[0].startswith("| | 10 timers | 1,000 timers | `heapq` + `set` |")
+    assert "| push many | 9 ns | 12 ns |  | 40x | 2.5x |" in lines
+    assert "| bytes a timer |  | 38 bytes |  | 166 bytes |  |" in lines
+
+
+def test_the_steps_of_skew_have_the_cpu_of_each(tables):
+    step = {"case": "a map", "step": "load", "n": 1000, "seconds": 0.002, "written": 30_000, "peak": 1}
+    last = {**step, "step": "put", "n": 10, "seconds": 0.1}
+    assert tables.skew([step, last]).splitlines()[2:] == [
+        "| a map | 1,000 | load | 0.002 s | 2.0 us | 0.03 MB |",
+        "|  | 10 | put | 0.100 s | 10.0 ms | 0.03 MB |",
+    ]
+
+
 def test_a_table_without_a_file_stays(tables, tmp_path):
     text = "<!-- nexmark -->\nold\n<!-- end -->"
     assert tables.filled(text, tmp_path) == text

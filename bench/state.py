@@ -37,7 +37,6 @@ from usage import cpu, memory
 import timerheap.spark
 from timerheap import WatermarkStrategy
 from timerheap.spark._group.checkpoint import Stored
-from timerheap.spark._worker.driver_mail import Counts
 
 SCHEMA = "key bigint, at bigint"
 ROW = 16  # bytes of a row of SCHEMA
@@ -77,26 +76,6 @@ def time_loads(log: str) -> None:
     Stored.load = classmethod(timed)  # type: ignore[assignment]
 
 
-class HandOvers(logging.Handler):
-    """Adds up where key groups came from, as the driver logs it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts = np.zeros(len(Counts._fields), np.int64)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.msg.startswith("key groups of a task"):
-            self.counts += record.args
-
-    def take(self) -> Counts:
-        """Return the counts since the last call."""
-        taken, self.counts = self.counts, np.zeros_like(self.counts)
-        return Counts(*taken.tolist())
-
-
-HAND_OVERS = HandOvers()
-
-
 def standing(events: DataFrame, log: Path) -> DataFrame:
     """Return the query in timerheap; in order of arrival, as the heapq blob has no other."""
     return timerheap.spark.process(
@@ -130,7 +109,8 @@ class Batch:
     jvm: float
     python: float
     written: int
-    groups: Counts
+    groups: int
+    loaded: int  # of them, from the state store
     load_seconds: float
     load_cpu: float
 
@@ -184,13 +164,14 @@ class Job:
         pq.write_table(pa.table({"key": keys, "at": at}), draft, row_group_size=AT_ONCE // PARTITIONS)
         self.steps += 1
         self.log.write_text("")
-        HAND_OVERS.take()
         written, used = set(self._changelogs()), cpu(self.jvm)
         draft.rename(self.work / "in" / draft.name)
         self._finish()
         progress = [p for p in self.query.recentProgress if p.numInputRows][-1]
         assert progress.numInputRows == len(keys), (progress.numInputRows, len(keys))
         spent = cpu(self.jvm).since(used)
+        observed = progress.observedMetrics.get("timerheap")  # the heapq blob has none
+        metrics = observed.metrics if observed else {}
         loads = list(map(float, self.log.read_text().split()))
         return Batch(
             add=progress.durationMs["addBatch"] / 1000,
@@ -198,7 +179,8 @@ class Job:
             jvm=spent.jvm,
             python=spent.python,
             written=sum(path.stat().st_size for path in set(self._changelogs()) - written),
-            groups=HAND_OVERS.take(),
+            groups=metrics.get("groups", 0),
+            loaded=metrics.get("groups_loaded", 0),
             load_seconds=sum(loads[::2]),
             load_cpu=sum(loads[1::2]),
         )
@@ -306,7 +288,7 @@ def cold_load(job: Job) -> dict[str, Any]:
         "seconds": batch.load_seconds,
         "cpu": batch.load_cpu,
         "jvm": batch.jvm - median(job.batches, "jvm"),
-        "groups": batch.groups.loaded,
+        "groups": batch.loaded,
         "add": batch.add,
         "add_before": median(job.batches, "add"),
     }
@@ -337,7 +319,7 @@ def restarts(job: Job, times: int) -> list[dict[str, int]]:
 def figures(job: Job, jobs: list[Job]) -> dict[str, Any]:
     """Return the medians of one query, and its ratio to the smallest of the same variant."""
     base = min((other for other in jobs if other.variant == job.variant), key=lambda other: other.timers)
-    groups = sum(job.batches[-1].groups) or sum(jobs[0].batches[-1].groups)  # as many as ours
+    groups = job.batches[-1].groups or jobs[0].batches[-1].groups  # as many as ours
     found = {name: median(job.batches, name) for name in ("add", "trigger", "jvm", "python", "written")}
     return {
         "variant": job.variant,
@@ -348,8 +330,8 @@ def figures(job: Job, jobs: list[Job]) -> dict[str, Any]:
         "ratio_trigger": found["trigger"] / median(base.batches, "trigger"),
         "groups": groups,
         "written_allowed": 6 * ROW * job.changed + 1024 * groups,
-        "loaded": sum(batch.groups.loaded for batch in job.batches),
-        "loaded_after_idling": sum(batch.groups.loaded for batch in job.idle),
+        "loaded": sum(batch.loaded for batch in job.batches),
+        "loaded_after_idling": sum(batch.loaded for batch in job.idle),
         "add_after_idling": median(job.idle, "add") if job.idle else None,
         "batches": [asdict(batch) for batch in job.batches],
         "idle": [asdict(batch) for batch in job.idle],
@@ -387,12 +369,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the figures go")
     options = parser.parse_args()
     cloudpickle.register_pickle_by_value(session_variants)
-    log = logging.getLogger("timerheap")
-    log.setLevel(logging.DEBUG)
-    log.addHandler(HAND_OVERS)
-    warnings = logging.StreamHandler()  # such as the reason why a key group could not be handed over
-    warnings.setLevel(logging.WARNING)
-    log.addHandler(warnings)
+    logging.basicConfig()  # warnings, such as the reason why a key group could not be handed over
     result: dict[str, Any] = {"cores": os.cpu_count(), "masters": {}}
     for master in options.masters:
         with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:

@@ -36,6 +36,7 @@ CHOICES: dict[str, dict[str, str]] = {
     "no checksum files": NO_CHECKSUMS,
     "file manager on FileSystem": FILE_SYSTEM,
     "1 shuffle partition, RawLocalFs, no checksum files": ONE_PARTITION | RAW_LOCAL | NO_CHECKSUMS,
+    "the same, and the file manager on FileSystem": ONE_PARTITION | RAW_LOCAL | NO_CHECKSUMS | FILE_SYSTEM,
 }
 QUERIES = ("timerheap", "groupBy")
 
@@ -80,6 +81,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as directory:
         scratch = Path(directory)
         with spark_session(scratch / "spark.log") as spark:
+            for name in QUERIES:  # the JVM compiles
+                measure(spark, {}, name, options, Path(tempfile.mkdtemp(dir=scratch)))
             for number in range(options.rounds):
                 for choice, of in runs.items():
                     for name, found in of.items():

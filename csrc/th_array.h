@@ -31,8 +31,7 @@ typedef struct th_array {
 th_status th_array_compare(const th_array *stored, const int64_t *place, const th_array *value, uint8_t *same);
 
 /* Returns a hash of one row of several columns: SipHash-1-3 with a secret seed, so that nobody can choose rows that
- * collide. Rows that th_array_compare calls the same have the same hash. Clears *sound if an offset lies outside of its
- * array. */
+ * collide. Rows that th_array_compare calls the same have the same hash. Clears *sound if an offset lies outside. */
 int64_t th_array_hash(const th_array *column, size_t columns, size_t row, const uint64_t seed[2], bool *sound);
 
 /* Hashes n rows. Returns TH_YES; or TH_CORRUPT if an offset lies outside of its array. */

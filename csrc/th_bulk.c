@@ -1,6 +1,5 @@
 /* Bulk operations. The index lines and rows of many arguments are fetched together, so that their cache misses overlap.
- * If a batch affects a large part of the heap, the order is restored once at the end, which costs less than sifting
- * each row. */
+ * If a batch affects a large part of the heap, the order is restored once at the end, which costs less. */
 #include "th_private.h"
 
 /* Returns whether a batch of n is a large part of the heap. The part is smaller in a heap larger than the caches, where
@@ -88,8 +87,7 @@ TH_INLINE size_t row_of(const th_heap *h, const rows *r, size_t k) {
 /* ---- push ---- */
 
 /* Appends the absent rows, without ordering them, until the arguments end or the heap is full; returns the number of
- * processed arguments. If some timers move, stores the slot of each identity, which does not change when its row moves,
- * in `where`. */
+ * processed arguments. If some timers move, stores the slot of each, which stays when its row moves, in `where`. */
 static size_t append(th_heap *heap, rows *r, uint8_t *added, uint32_t *where) {
     th_heap h = *heap; /* a copy stays in registers, since stores to bytes may alias any memory */
     size_t i = 0;
@@ -131,8 +129,7 @@ TH_INLINE void set_time(th_heap *h, size_t row, int64_t ts) {
     if (th_moves(h, h->ns[row])) h->ts[row] = ts;
 }
 
-/* Moves the timers that were already present, if they move, and restores the order including the rows from `first` on.
- */
+/* Moves the timers that were present, if they move, and restores the order including the rows from `first` on. */
 static void move(th_heap *h, size_t first, const rows *r, const uint8_t *added, const uint32_t *where) {
     if (large(h, r->n)) {
         for (size_t i = 0; i < r->n; i++)

@@ -80,8 +80,7 @@ TH_INLINE void gather(th_heap *heap, const uint64_t *sorted, const th_due *due, 
 }
 
 /* Fills each hole with the last row, from the last hole to the first. The rows below a hole are then in order and those
- * above it are still holes, so the row only sinks. Several rows sink together; they must be placed before the last row
- * of the heap can be one of them. */
+ * above it are still holes, so the row only sinks. Several sink together, and are placed before the last row is one. */
 static void fill_holes(th_heap *h, const uint32_t *rows, size_t n) {
     th_sinkers s;
     s.n = 0;

@@ -53,8 +53,7 @@ typedef struct th_heap {
 } th_heap;
 
 /* A column of arguments: `step` is in elements, 0 for a single value for all rows. A call reads each value once. If
- * another thread writes to the column during the call, the call uses the old or the new value and the heap stays
- * valid. */
+ * another thread writes to it in the meantime, the call uses the old or the new value and the heap stays valid. */
 typedef struct th_column {
     const int64_t *data;
     ptrdiff_t step;
@@ -95,8 +94,7 @@ void th_heap_copy(th_heap *to, const th_heap *h);
 /* Empties the heap and keeps its memory. */
 void th_heap_clear(th_heap *h);
 
-/* Finds a timer by its identity (`ts` is ignored for a timer that moves). Returns whether it is present, and its row.
- */
+/* Finds a timer by its identity (without `ts` if it moves). Returns whether it is present, and its row. */
 bool th_heap_find(const th_heap *h, int64_t ts, int64_t key, int64_t ns, size_t *row);
 
 /* Adds a timer. Returns TH_YES; TH_NO if it is present (one that moves is then at `ts`); TH_FULL if len == cap. */
@@ -160,8 +158,7 @@ typedef struct th_due {
  * found = 0 and `room` to a number of rows that no result has. */
 th_status th_heap_pop_due(th_heap *h, th_due *due);
 
-/* Writes the order of n rows, at most TH_MAX_ROWS, by three columns; equal rows stay in their order. `scratch` is of n
- * words. */
+/* Writes the order of n rows, at most TH_MAX_ROWS, by three columns. It is stable; `scratch` is of n words. */
 void th_row_order(const int64_t *const column[3], size_t n, uint64_t *order, uint64_t *scratch);
 
 /* Checks all invariants and leaves the heap unchanged. Returns TH_YES or the first violation. */

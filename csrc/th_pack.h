@@ -48,8 +48,7 @@ th_status th_pack_put(const th_array *a, const uint16_t *rank, bool nulls, th_ta
 /* Reads n integers of 1, 2 or 4 bytes, adds `base`, which may wrap around, and writes them with 8 bytes. */
 void th_pack_widen(const uint8_t *from, unsigned width, int64_t base, size_t n, int64_t *to);
 
-/* Turns n lengths of 1, 2 or 4 bytes into n + 1 offsets. Returns TH_YES; or TH_CORRUPT if they do not add up to
- * `size`, or exceed 31 bits. */
+/* Turns n lengths of 1, 2 or 4 bytes into n + 1 offsets. TH_CORRUPT: their sum is not `size`, or over 31 bits. */
 th_status th_pack_offsets(const uint8_t *from, unsigned width, size_t n, uint64_t size, int32_t *to);
 
 #endif

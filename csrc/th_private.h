@@ -14,10 +14,10 @@
 #if defined(_MSC_VER) && !defined(__clang__)
 #include <intrin.h>
 #define TH_INLINE static __forceinline
-#define TH_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
 #define TH_UNLIKELY(c) (c)
-#if !defined(_M_X64)
-#undef TH_PREFETCH
+#if defined(_M_X64)
+#define TH_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#else
 #define TH_PREFETCH(p) __prefetch(p)
 #endif
 TH_INLINE unsigned th_ctz(unsigned x) {

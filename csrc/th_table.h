@@ -67,8 +67,7 @@ void th_table_number_many(th_table *t, th_column id, size_t n, int64_t *number, 
 /* Removes n ids in sequence: sets removed[i], and value[i] to the removed value, or 0 if the id was absent. */
 void th_table_remove_many(th_table *t, th_column id, size_t n, int64_t *value, uint8_t *removed);
 
-/* Writes the ids and, unless `value` is NULL, the values of all entries, in arbitrary order; returns their number, at
- * most `len`. */
+/* Writes the ids and, unless `value` is NULL, the values of all (`len` at most), in any order; returns how many. */
 size_t th_table_items(const th_table *t, int64_t *id, int64_t *value);
 
 /* Checks all invariants. Returns TH_YES or TH_CORRUPT. */

@@ -19,11 +19,7 @@ from timerheap.spark._state.checkpoint_reader import FORMAT_VERSION, find_operat
 
 
 def inspect(
-    checkpoint: str,
-    operator: int | None,
-    batch: int | None,
-    picture: Path | None,
-    console: Console,
+    checkpoint: str, operator: int | None, batch: int | None, picture: Path | None, console: Console
 ) -> None:
     """Show what an operator of a checkpoint holds, by default all, after a micro-batch, by default the last.
 

@@ -35,11 +35,7 @@ from timerheap.spark._worker.states import (
     RowFunctionContext,
     WithoutStates,
 )
-from timerheap.state import (
-    MapState,
-    MapStateDescriptor,
-    StateDescriptor,
-)
+from timerheap.state import MapState, MapStateDescriptor, StateDescriptor
 from timerheap.state_ttl import has_event_time
 
 _ID = 0x62726F6164636173  # of each broadcast state, in a table of its own

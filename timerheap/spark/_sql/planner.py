@@ -629,10 +629,7 @@ def _timed_out_aside(df: DataFrame) -> DataFrame:
     if late:
         fields.append(quoted(LATE_SIDE).getField(LATE_ROWS).alias(LATE_ROWS))
     beside = F.when(out | quoted(LATE_SIDE).isNotNull() if late else out, F.struct(*fields))
-    return df.select(
-        *(F.when(~out, quoted(name)).alias(name) for name in names),
-        beside.alias(LATE_SIDE),
-    )
+    return df.select(*(F.when(~out, quoted(name)).alias(name) for name in names), beside.alias(LATE_SIDE))
 
 
 def _where(found: _Relation, condition: str | None) -> _Relation:

@@ -38,6 +38,16 @@ TH_INLINE size_t least_child(const th_heap *h, size_t c, size_t end) {
     return ties & (ties - 1) ? least_of_ties(h, c, ties) : c + th_ctz(ties);
 }
 
+/* Returns the least child, and fetches what is needed to move it up and to go on from there. */
+TH_INLINE size_t fetch_least_child(const th_heap *h, size_t c, size_t end) {
+    TH_PREFETCH(h->key + c); /* siblings share lines, so this needs no timestamps */
+    TH_PREFETCH(h->ns + c);
+    TH_PREFETCH(h->slot + c);
+    if (TH_ARITY * c + 1 < end) /* the children of the least child are needed next */
+        for (size_t k = 0; k < TH_ARITY; k++) th_prefetch_children(h, c + k);
+    return least_child(h, c, end);
+}
+
 void th_sift_up(th_heap *h, size_t i, th_row x) {
     while (i && th_less_row(h, x, parent(i))) {
         th_put(h, i, th_get(h, parent(i)));
@@ -48,12 +58,7 @@ void th_sift_up(th_heap *h, size_t i, th_row x) {
 
 void th_sift_down(th_heap *h, size_t i, size_t end, th_row x) {
     for (size_t c; (c = TH_ARITY * i + 1) < end;) {
-        TH_PREFETCH(h->key + c); /* siblings share lines, so this needs no timestamps */
-        TH_PREFETCH(h->ns + c);
-        TH_PREFETCH(h->slot + c);
-        if (TH_ARITY * c + 1 < end) /* the children of the least child are needed next */
-            for (size_t k = 0; k < TH_ARITY; k++) th_prefetch_children(h, c + k);
-        size_t best = least_child(h, c, end);
+        size_t best = fetch_least_child(h, c, end);
         if (!th_row_less(h, best, x)) break;
         th_put(h, i, th_get(h, best));
         i = best;
@@ -140,6 +145,32 @@ void th_reschedule(th_heap *h, size_t i, uint64_t hash, int64_t new_ts, uint64_t
 
 /* ---- single operations ---- */
 
+/* From this size on, a heap is larger than the caches. */
+#ifndef TH_LARGE
+#define TH_LARGE ((size_t)1 << 17)
+#endif
+
+/* Finds the path of the next pop and fetches its memory, so that the wait overlaps with the work until then. */
+static void find_path(th_heap *h) {
+    uint32_t *p = h->path;
+    TH_PREFETCH(&h->line[h->slot[h->len - 1] >> 4]);
+    for (size_t i = 0, c; (c = TH_ARITY * i + 1) < h->len; *p++ = (uint32_t)i) {
+        i = fetch_least_child(h, c, h->len);
+        TH_PREFETCH(&h->line[h->slot[i] >> 4]);
+    }
+    *p = UINT32_MAX;
+    h->path_of = h->changes;
+}
+
+/* Keeps the path when the timer of a slot has moved from row i, unless it can be a child of a row of the path. */
+TH_INLINE void keep_path(th_heap *h, size_t i, uint32_t slot) {
+    if (h->path_of != h->changes) return;
+    size_t to = h->line[slot >> 4].row[slot & 15], above = to && i ? parent(to < i ? to : i) : 0;
+    const uint32_t *p = h->path;
+    while (*p < above) p++;
+    h->path_of += above && *p != above; /* as `changes` */
+}
+
 static uint64_t splitmix64(uint64_t *state) {
     uint64_t z = *state += 0x9E3779B97F4A7C15;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
@@ -153,7 +184,7 @@ void th_seed(uint64_t out[3], uint64_t seed) {
 }
 
 void th_heap_init(th_heap *h, th_identity identity, uint64_t seed) {
-    *h = (th_heap){.identity = identity};
+    *h = (th_heap){.identity = identity, .changes = 1};
     th_seed(h->seed, seed);
 }
 
@@ -189,6 +220,7 @@ th_status th_heap_push(th_heap *h, int64_t ts, int64_t key, int64_t ns) {
             th_row x = th_get(h, i);
             x.ts = ts;
             th_settle(h, i, h->len, x);
+            keep_path(h, i, x.slot);
             h->changes++;
         }
         return TH_NO;
@@ -196,6 +228,7 @@ th_status th_heap_push(th_heap *h, int64_t ts, int64_t key, int64_t ns) {
     if (h->len == h->cap) return TH_FULL;
     th_row x = {ts, key, ns, th_enter(h, hash, h->len)};
     th_sift_up(h, h->len++, x);
+    keep_path(h, h->len - 1, x.slot);
     h->changes++;
     return TH_YES;
 }
@@ -219,8 +252,15 @@ bool th_heap_reschedule(th_heap *h, int64_t ts, int64_t new_ts, int64_t key, int
 }
 
 void th_heap_pop(th_heap *h) {
-    th_drop(h, 0, th_hash_row(h, 0), false);
+    th_leave(h, th_hash_row(h, 0), h->slot[0]);
+    th_row x = th_get(h, --h->len);
+    if (h->path_of == h->changes) {
+        size_t i = 0;
+        for (const uint32_t *p = h->path; *p < h->len && th_row_less(h, *p, x); i = *p++) th_put(h, i, th_get(h, *p));
+        th_put(h, i, x);
+    } else if (h->len) th_sift_down(h, 0, h->len, x);
     h->changes++;
+    if (h->len >= TH_LARGE) find_path(h);
 }
 
 /* ---- invariants ---- */

@@ -50,6 +50,8 @@ typedef struct th_heap {
     uint64_t changes;       /* counts changes of rows, so that an iterator can detect them */
     uint64_t seed[3];
     th_identity identity;
+    uint32_t path[12]; /* the rows that the next pop can move up, and UINT32_MAX ... */
+    uint64_t path_of;  /* ... if this is `changes` */
 } th_heap;
 
 /* A column of arguments: `step` is in elements, 0 for a single value for all rows. A call reads each value once. If

@@ -342,15 +342,22 @@ def latency_choices(figures: dict[str, Any]) -> str:
 
 
 def tight_memory(figures: dict[str, Any]) -> str:
-    """Return what micro-batches take with less memory than state."""
-    heads = ["memory", "keys of the rows", "micro-batch", "CPU, JVM", "Python", "pages read"]
+    """Return what micro-batches take with less memory than state, and Flink with as many rows."""
+    heads = ["memory, of our files", "keys", "micro-batch", "CPU, JVM", "Python", "pages read"]
+    if "flink" in figures:
+        heads += ["Flink, rows", "and a checkpoint", "CPU", "pages read"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for found in figures["limits"]:
+    beside = figures.get("flink", {}).get("limits", [{}] * len(figures["limits"]))
+    for found, flink in zip(figures["limits"], beside, strict=True):
         for name in ("hot", "cold"):
-            one = found[name]
-            cells = [f"{found['limit'] / 1e6:,.0f} MB, 1/{found['share']:g} of the files", name]
-            cells += [f"{one['seconds']:.2f} s", f"{one['jvm']:.2f} s", f"{one['python']:.2f} s"]
-            lines.append(f"| {' | '.join(cells)} | {one['faults']:,.0f} |")
+            one, other = found[name], flink.get(name)
+            cells = [f"{found['limit'] / 1e6:,.0f} MB, {1 / found['share']:.0%}", name]
+            cells += [f"{one[what]:.2f} s" for what in ("seconds", "jvm", "python")]
+            cells.append(f"{one['faults']:,.0f}")
+            if "flink" in figures:
+                cells += [f"{other[what]:.2f} s" if other else "" for what in ("rows", "seconds", "jvm")]
+                cells.append(f"{other['faults']:,.0f}" if other else "")
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

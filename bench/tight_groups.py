@@ -9,12 +9,10 @@ one hundredth of the keys (hot), then of all keys (cold).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pickle
 import resource
-import statistics
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -25,12 +23,13 @@ from typing import Any
 import numpy as np
 from figures import write_json
 from skew import Group, Sessions, rows_of
-from tight_memory import HOT, SOME, forget, limited
+from tight import HOT, forget, limited, medians, options
 
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.memory import LiveFile
 
 GROUPS = 8
+SOME = 10_000  # of one that is measured
 BUILD = 500_000  # rows of a micro-batch that builds
 
 
@@ -50,6 +49,13 @@ class Mapped(Group):
         assert file is not None
         self.group = KeyGroup(self.query.layout, file, json.loads(file.read_head()))
 
+    def pass_on(self) -> None:
+        """Release the file and take it again, as between two micro-batches."""
+        file: Any = self.group.memory
+        assert file.write_head(json.dumps(self.group.head()).encode())
+        file.unlock()
+        assert file.relock(str(self.path))
+
     def leave(self) -> None:
         file: Any = self.group.memory
         assert file.write_head(json.dumps(self.group.head()).encode())
@@ -67,6 +73,7 @@ def batch(groups: list[Mapped], keys: np.ndarray, at: int) -> None:
     for number, group in enumerate(groups):
         mine = keys[keys % GROUPS == number]
         group.batch(rows_of(mine, np.full(len(mine), at)), -1)
+        group.pass_on()
 
 
 def build(paths: list[Path], keys: int) -> None:
@@ -95,21 +102,14 @@ def measure(paths: list[Path], keys: int, limit: int, batches: int) -> dict[str,
                 batch(groups, chosen, keys + number)
                 seconds, used = time.perf_counter() - begun, time.process_time() - cpu
                 took.append((seconds, used, pages_read() - faults))
-            medians = [statistics.median(values) for values in zip(*took, strict=True)]
-            found[name] = dict(zip(("seconds", "cpu", "faults"), medians, strict=True))
-            found[name] |= {"first": took[0][0], "spread": [min(took)[0], max(took)[0]]}
+            found[name] = medians(("seconds", "cpu", "faults"), took)
         for group in groups:
             group.leave()
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--keys", type=lambda n: int(float(n)), default=8_000_000)
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 2, 4])
-    parser.add_argument("--batches", type=int, default=7, help="of each kind")
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    options = parser.parse_args()
+    arguments = options(__doc__.splitlines()[0]).parse_args()
 
     def apart(work: Any, *arguments: Any) -> Any:
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
@@ -117,18 +117,18 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
         paths = [Path(scratch, f"{number}") for number in range(GROUPS)]
-        apart(build, paths, options.keys)
+        apart(build, paths, arguments.keys)
         size = sum(path.stat().st_blocks * 512 for path in paths)
-        print(f"{options.keys:,} keys, {size / 1e6:,.0f} MB of files", flush=True)
-        result: dict[str, Any] = {"keys": options.keys, "rows": SOME, "files": size, "limits": []}
-        for share in options.shares:
+        print(f"{arguments.keys:,} keys, {size / 1e6:,.0f} MB of files", flush=True)
+        result: dict[str, Any] = {"keys": arguments.keys, "rows": SOME, "files": size, "limits": []}
+        for share in arguments.shares:
             forget(paths)
             limit = int(size / share)
-            found = apart(measure, paths, options.keys, limit, options.batches)
+            found = apart(measure, paths, arguments.keys, limit, arguments.batches)
             result["limits"].append({"share": share, "limit": limit, **found})
             for name in ("hot", "cold"):
                 print(f"{limit / 1e6:8,.0f} MB", name, found[name], flush=True)
-    write_json(options, result)
+    write_json(arguments, result)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Key groups that are larger than the memory of their Python workers: what a micro-batch takes.
 
 Run as root: ``make bench-tight-memory ARGS="--keys 8e6 --shares 1 2 4"``. The job is that of capacity.py.
+Flink with RocksDB follows on the same limits (peers/flink_state.py), unless there is no JDK; see README.md.
 When the state is built, its live files leave the page cache, and the daemon of the Python workers moves into
 a cgroup of memory (v1 or v2), whose limit is the size of the files divided by a share. The page cache of the
 mapped files counts there; the JVM stays outside. Then micro-batches of 10,000 rows follow, of keys that are
@@ -9,14 +10,9 @@ all equally likely (cold), or of one hundredth of the keys (hot).
 
 from __future__ import annotations
 
-import argparse
-import os
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,53 +20,19 @@ import numpy as np
 from capacity import PARTITIONS, ROWS_A_BATCH, SOME, SPAN, Job, end_workers, jvm, on_disk
 from figures import write_json
 from flights import spark_session
+from peers import flink_state
 from processes import python_daemons, python_workers
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from state import tell
+from tables import tight_memory
+from tight import HOT, forget, limited, medians, options, pages_read
 from usage import cpu
-
-ROOT = Path("/sys/fs/cgroup")
-HOT = 100  # one key in so many is hot
-
-
-@contextmanager
-def limited(daemons: list[int], limit: int) -> Iterator[Path]:
-    """Put processes, and those that they start, into a cgroup whose memory has a limit; yield its folder."""
-    old = (ROOT / "memory").exists()  # v1
-    parent = ROOT / "memory" if old else ROOT
-    if not old:
-        (ROOT / "cgroup.subtree_control").write_text("+memory")
-    group = parent / f"timerheap-{os.getpid()}"
-    group.mkdir()
-    (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(limit))
-    for daemon in daemons:
-        (group / "cgroup.procs").write_text(str(daemon))
-    try:
-        yield group
-    finally:
-        for process in (group / "cgroup.procs").read_text().split():
-            (parent / "cgroup.procs").write_text(process)
-        group.rmdir()
-
-
-def pages_read(group: Path) -> int:
-    """Return how many faults of a cgroup have read a page from the disk."""
-    lines = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    return int(lines["pgmajfault"])
-
-
-def forget(files: list[Path]) -> None:
-    """Write files to the disk, and drop their pages from the cache; no process may map them."""
-    for path in files:
-        with path.open("rb") as file:
-            os.fsync(file)
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def steps(job: Job, spark: SparkSession, keys: np.ndarray, batches: int, group: Path) -> dict[str, Any]:
     """Run micro-batches of rows of these keys, and return medians of what each takes."""
-    took: list[tuple[float, float, float, int]] = []
+    took: list[tuple[float, ...]] = []
     for number in range(batches):
         rows = np.random.default_rng(number + job.batches).choice(keys, SOME, replace=False, shuffle=False)
         before, faults = cpu(jvm(spark)), pages_read(group)
@@ -79,11 +41,7 @@ def steps(job: Job, spark: SparkSession, keys: np.ndarray, batches: int, group: 
         seconds = progress["durationMs"]["triggerExecution"] / 1000
         took.append((seconds, used.jvm, used.python, pages_read(group) - faults))
         tell(f"  {took[-1]}")
-    names = ("seconds", "jvm", "python", "faults")
-    found: dict[str, Any] = {
-        name: statistics.median(values) for name, values in zip(names, zip(*took, strict=True), strict=True)
-    }
-    return found | {"spread": [min(took)[0], max(took)[0]]}
+    return medians(("seconds", "jvm", "python", "faults"), took)
 
 
 def measure(keys: int, shares: list[float], batches: int, scratch: Path) -> dict[str, Any]:
@@ -130,30 +88,18 @@ def group_of(group: Path) -> set[int]:
     return set(map(int, (group / "cgroup.procs").read_text().split()))
 
 
-def table(result: dict[str, Any]) -> str:
-    """Return the figures as text."""
-    lines = [f"{result['keys']:,} keys, {result['files'] / 1e9:.2f} GB of live files"]
-    for found in result["limits"]:
-        for name in ("cold", "hot"):
-            one = found[name]
-            lines.append(
-                f"{found['limit'] / 1e6:8,.0f} MB {name:5}{one['seconds']:8.2f} s, JVM {one['jvm']:.2f} s, "
-                f"Python {one['python']:.2f} s, {one['faults']:9,.0f} pages read"
-            )
-    return "\n".join(lines)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--keys", type=lambda n: int(float(n)), default=8_000_000)
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 2, 4])
-    parser.add_argument("--batches", type=int, default=6, help="micro-batches of each kind")
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    options = parser.parse_args()
+    parser = options(__doc__.splitlines()[0])
+    parser.add_argument("--no-flink", action="store_true")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
-        result = measure(options.keys, options.shares, options.batches, Path(scratch))
-    print(table(result))
-    write_json(options, result)
+        result = measure(arguments.keys, arguments.shares, arguments.batches, Path(scratch))
+        write_json(arguments, result)
+        if not arguments.no_flink:
+            limits = [found["limit"] for found in result["limits"]]
+            result["flink"] = flink_state.measure(arguments.keys, limits, arguments.batches, Path(scratch))
+    print(tight_memory(result))
+    write_json(arguments, result)
 
 
 if __name__ == "__main__":

@@ -227,10 +227,10 @@ OVER = {
     "operator": {
         "all, own": "the operator alone, on one thread",
         "lag, own": "the same, `LAG` alone",
-        "sum, own": "the same, `SUM` alone",
+        "total, own": "the same, `SUM` alone",
         "all, duckdb": "DuckDB on the same rows in memory, on one thread",
         "lag, duckdb": "the same, `LAG` alone",
-        "sum, duckdb": "the same, `SUM` alone",
+        "total, duckdb": "the same, `SUM` alone",
     },
     "batch": {
         "timerheap": "`sql` on a batch, files of Parquet",

@@ -442,7 +442,7 @@ PEER_HEADS = {
 
 def peers(figures: dict[str, Any]) -> str:
     """Return the operations by number of timers, and beside peers with as many as the most of them."""
-    sizes = sorted({group["n"] for group in figures["groups"]})
+    sizes = sorted({group["n"] for group in figures["groups"] if group["unit"] == "ns"})
     most, found = sizes[-1], {}
     for group in figures["groups"]:
         for method, values in group["ours"].items():

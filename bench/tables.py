@@ -33,11 +33,20 @@ NAMES = {
 }
 
 
+def _begin(heads: str) -> list[str]:
+    """Return the first lines of a table in Markdown."""
+    return [heads, "|---" * (heads.count("|") - 1) + "|"]
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def table(figures: dict[str, Any]) -> str:
     """Return the variants of a run as a table, with the ratio to Spark's timers or to the no-op."""
     variants = figures["variants"]
     base, beside = ("spark", "Spark's timers") if "spark" in variants else ("no-op", "the packing alone")
-    lines = [f"| | rows/s | beside {beside} | CPU a row, JVM | CPU a row, Python |", "|---|---|---|---|---|"]
+    lines = _begin(f"| | rows/s | beside {beside} | CPU a row, JVM | CPU a row, Python |")
     for name, label in NAMES.items():
         if (found := variants.get(name)) is not None:
             jvm, python = (f"{found[f'{side}_ns_a_row'] / 1000:,.1f} us" for side in ("jvm", "python"))
@@ -68,14 +77,14 @@ def latency(figures: dict[str, Any]) -> str:
 def small(sizes: dict[str, Any]) -> str:
     """Return the small micro-batches as a table."""
     heads = [f"{int(rows):,} rows | beside `groupBy()` | after a pause" for rows in sizes]
-    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + 3 * len(heads)) + "|"]
+    lines = _begin(f"| {_line(*heads)}")
     for name, label in SMALL.items():
         cells = [label]
         for variants in sizes.values():
             found, base = variants[name], variants["groupBy"]["seconds"]
             took, ratio, idle = found["seconds"], found["seconds"] / base, found["idle"]
             cells += [f"{took * 1000:,.0f} ms", f"{ratio:.2f}x", f"{idle * 1000:,.0f} ms"]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(_line(*cells))
     return "\n".join(lines)
 
 
@@ -84,14 +93,14 @@ def arrivals(rates: dict[str, Any]) -> str:
     heads = (
         "| rows a second | | row to result, p50 | p99 | timer to result, p50 | p99 | cores, JVM | Python |"
     )
-    lines = [heads, "|---" * 8 + "|"]
+    lines = _begin(heads)
     for rate, variants in rates.items():
         for name, label in ARRIVALS.items():
             found = variants[name]
             waits = [found[what] or {} for what in ("rows", "timers")]
             times = [f"{wait[p]:,.0f} ms" if wait else "" for wait in waits for p in ("p50", "p99")]
             cells = [f"{int(rate):,}", label, *times, f"{found['jvm']:.2f}", f"{found['python']:.2f}"]
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(_line(*cells))
     return "\n".join(lines)
 
 
@@ -108,7 +117,7 @@ def nexmark(figures: dict[str, Any]) -> str:
     heads = ["Flink, heap", "with mini-batches", "Flink, RocksDB", "with mini-batches", "timerheap"]
     heads += ["beside heap", "beside RocksDB", "after the start", "without q0"]
     heads += ["events/s, Flink", "timerheap", "events", "rows"]
-    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    lines = _begin(f"| {_line(*heads)}")
     means: list[list[float]] = [[] for _ in range(4)]
     reader = {side: _least(queries.get(READER, {}), side, "beyond") or 0.0 for side in ("heap", "timerheap")}
     for name, found in queries.items():
@@ -129,9 +138,9 @@ def nexmark(figures: dict[str, Any]) -> str:
             columns[-1] and columns[-1]["rate"],
         ]
         cells += [*(f"{rate:,.0f}" if rate else "" for rate in rates), f"{found.get('events', 0):,}"]
-        lines.append(f"| {name} | {' | '.join(cells)} | {found.get('rows', '')} |")
+        lines.append(_line(name, *cells, found.get("rows", "")))
     cells = [f"**{prod(values) ** (1 / len(values)):.2f}x**" if values else "" for values in means]
-    lines.append(f"| geometric mean | {' | '.join([*[''] * len(COLUMNS), *cells, *[''] * 4])} |")
+    lines.append(_line("geometric mean", *[""] * len(COLUMNS), *cells, *[""] * 4))
     return "\n".join(lines)
 
 
@@ -168,11 +177,10 @@ KAFKA = {
 
 def kafka(figures: dict[str, Any]) -> str:
     """Return the engines between two topics as a table; each number is a median over the rounds."""
-    lines = [
+    lines = _begin(
         "| rows a second | | row to result, p50 | p90 | p99 | timer to result, p50 | p90 | p99 "
-        "| CPU a row, JVM | Python | broker |",
-        "|---" * 11 + "|",
-    ]
+        "| CPU a row, JVM | Python | broker |"
+    )
     runs = figures["runs"]
     for rate in dict.fromkeys(run["rate"] for run in runs):
         for variant, label in KAFKA.items():
@@ -191,7 +199,7 @@ def kafka(figures: dict[str, Any]) -> str:
                 waits = [f"falls behind: {processed:,.0f} rows a second", *[""] * 5]
             used = [median(run["us_a_row"][who] for run in found) for who in ("jvm", "python", "broker")]
             cells = [f"{rate:,}", label, *waits, *(f"{us:,.1f} us" if us else "" for us in used)]
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(_line(*cells))
     return "\n".join(lines)
 
 
@@ -249,7 +257,7 @@ REAL_TIME = {
     "Scala": "Spark's transformWithState in Scala, 1,000 rows a second",
     "the JVM alone": "Spark's source, shuffle and sink alone, 1,000 rows a second",
 }
-HEAD = ["| | rows a second | JVM | Python, or the library |", "|---" * 4 + "|"]
+HEAD = _begin("| | rows a second | JVM | Python, or the library |")
 
 
 def _three_ways(figures: dict[str, Any], labels: dict[str, dict[str, str]], arguments: dict[str, Any]) -> str:
@@ -275,8 +283,7 @@ def patterns(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
     lines = [*HEAD, *_rates(figures, names, arguments["rows"])]
     beside = [name.removesuffix(", CSV") for name in figures if name.endswith(", CSV")]
     if beside:
-        lines += ["", "| the same lines of CSV | timerheap | Flink SQL | a Flink function in Java |"]
-        lines += ["|---" * 4 + "|"]
+        lines += ["", *_begin("| the same lines of CSV | timerheap | Flink SQL | a Flink function in Java |")]
     for name in beside:
         found = (figures.get(f"{name}, {side}") for side in sides)
         cells = (one and f"{(one['jvm'] + one['python']) * 1e6 / arguments['rows']:.2f} us" for one in found)
@@ -286,10 +293,7 @@ def patterns(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
 
 def windows(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
     """Return the shapes of windows beside Spark's own."""
-    lines = [
-        "| | Spark | timerheap | | CPU a row, Spark | timerheap, JVM | Python |",
-        "|---" * 7 + "|",
-    ]
+    lines = _begin("| | Spark | timerheap | | CPU a row, Spark | timerheap, JVM | Python |")
     rows = arguments["events"]
     for shape, found in figures.items():
         spark, ours = found["spark"], found["timerheap"]
@@ -297,14 +301,14 @@ def windows(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
         ratio = rates[1] / rates[0]
         cells = [f"{rate:,.0f}" for rate in rates] + [f"{ratio:.{0 if ratio > 10 else 1}f}x"]
         cells += [f"{value * 1e6 / rows:.1f} us" for value in (spark["jvm"], ours["jvm"], ours["python"])]
-        lines.append(f"| {shape} | {' | '.join(cells)} |")
+        lines.append(_line(shape, *cells))
     return "\n".join(lines)
 
 
 def processors(figures: dict[str, Any]) -> str:
     """Return stateful processors beside Spark's own operator."""
     rows = figures["rows"]
-    lines = ["| | Spark, CPU a row | timerheap, CPU a row | |", "|---" * 4 + "|"]
+    lines = _begin("| | Spark, CPU a row | timerheap, CPU a row | |")
     for name, found in figures["jobs"].items():
         spark, ours = (found[side]["cpu"] * 1e6 / rows for side in ("spark", "timerheap"))
         lines.append(f"| {name} | {spark:,.0f} us | {ours:,.0f} us | {spark / ours:.1f}x less |")
@@ -313,31 +317,30 @@ def processors(figures: dict[str, Any]) -> str:
 
 def real_time(figures: dict[str, Any]) -> str:
     """Return the cases of real-time mode, in ms from when a timer is due to its result."""
-    lines = [
-        "| | p50 | p90 | p99 | with the pauses of epochs: p50, p90, p99 | pauses, s | cores, JVM | Python |",
-        "|---" * 8 + "|",
-    ]
+    lines = _begin(
+        "| | p50 | p90 | p99 | with the pauses of epochs: p50, p90, p99 | pauses, s | cores, JVM | Python |"
+    )
     for case in figures["cases"]:
         inside = [f"{value:g}" for value in case["inside"][:3]] or [""] * 3
         every = ", ".join(f"{value:g}" for value in case["all"][:3])
         pauses = [value for value in case["pauses, s"] if value > 0.1]
         between = " to ".join(f"{value:g}" for value in sorted({min(pauses), max(pauses)})) if pauses else ""
         cells = [*inside, every, between, f"{case['cores, JVM']:.2f}", f"{case['cores, Python']:.2f}"]
-        lines.append(f"| {REAL_TIME.get(case['case'], case['case'])} | {' | '.join(cells)} |")
+        lines.append(_line(REAL_TIME.get(case["case"], case["case"]), *cells))
     return "\n".join(lines)
 
 
 def latency_choices(figures: dict[str, Any]) -> str:
     """Return what each choice of settings is worth."""
     heads = ["timerheap, p50", "beside the first", "p99", "micro-batch", "cores", "`groupBy()`, p50", "p99"]
-    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    lines = _begin(f"| {_line(*heads)}")
     base = next(iter(figures["choices"].values()))["timerheap"]["p50"]
     for name, found in figures["choices"].items():
         ours, theirs = found["timerheap"], found["groupBy"]
         cells = [f"{ours['p50']:,.0f} ms", f"{ours['p50'] / base:.2f}x", f"{ours['p99']:,.0f} ms"]
         cells += [f"{ours['batch']:,.0f} ms", f"{ours['cores']:.2f}"]
         cells += [f"{theirs['p50']:,.0f} ms", f"{theirs['p99']:,.0f} ms"]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(_line(name, *cells))
     return "\n".join(lines)
 
 
@@ -346,7 +349,7 @@ def tight_memory(figures: dict[str, Any]) -> str:
     heads = ["memory, of our files", "keys", "micro-batch", "CPU, JVM", "Python", "pages read"]
     if "flink" in figures:
         heads += ["Flink, rows", "and a checkpoint", "CPU", "pages read"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = _begin(_line(*heads))
     beside = figures.get("flink", {}).get("limits", [{}] * len(figures["limits"]))
     for found, flink in zip(figures["limits"], beside, strict=True):
         for name in ("hot", "cold"):
@@ -357,7 +360,7 @@ def tight_memory(figures: dict[str, Any]) -> str:
             if "flink" in figures:
                 cells += [f"{other[what]:.2f} s" if other else "" for what in ("rows", "seconds", "jvm")]
                 cells.append(f"{other['faults']:,.0f}" if other else "")
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(_line(*cells))
     return "\n".join(lines)
 
 
@@ -371,20 +374,21 @@ def tight_groups(figures: dict[str, Any]) -> str:
         "CPU",
         "faults that read",
     ]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = _begin(_line(*heads))
     for found in figures["limits"]:
         for name in ("hot", "cold"):
             one = found[name]
             cells = [f"{found['limit'] / 1e6:,.0f} MB, {1 / found['share']:.0%}", name]
             cells += [f"{one[what]:.2f} s" for what in ("seconds", "first", "cpu")]
-            lines.append(f"| {' | '.join(cells)} | {one['faults']:,.0f} |")
+            lines.append(_line(*cells, f"{one['faults']:,.0f}"))
     return "\n".join(lines)
 
 
 def state(figures: dict[str, Any]) -> str:
     """Return micro-batches while more and more timers are pending."""
-    lines = ["| | pending timers | micro-batch | beside the smallest | CPU, JVM | Python | written | idle |"]
-    lines.append("|---" * 8 + "|")
+    lines = _begin(
+        "| | pending timers | micro-batch | beside the smallest | CPU, JVM | Python | written | idle |"
+    )
     for master, found in figures["masters"].items():
         for job in found["jobs"]:
             idle = job["add_after_idling"]
@@ -398,13 +402,13 @@ def state(figures: dict[str, Any]) -> str:
                 f"{job['ratio']:.2f}x",
             ]
             cells += [f"{job['jvm']:.2f} s", f"{job['python']:.2f} s", f"{job['written'] / 1000:,.0f} KB"]
-            lines.append(f"| {' | '.join(cells)} | {'' if idle is None else f'{idle:.2f} s'} |")
+            lines.append(_line(*cells, "" if idle is None else f"{idle:.2f} s"))
     return "\n".join(lines)
 
 
 def skew(figures: list[dict[str, Any]]) -> str:
     """Return the steps of each case, with the CPU of all and of each of n."""
-    lines = ["| | n | step | CPU | of each | written |", "|---" * 6 + "|"]
+    lines = _begin("| | n | step | CPU | of each | written |")
     case = None
     for one in figures:
         shown = "" if one["case"] == case else one["case"]
@@ -416,7 +420,7 @@ def skew(figures: list[dict[str, Any]]) -> str:
 
 def first_contact(figures: dict[str, Any]) -> str:
     """Return what each statement of the README's program takes."""
-    lines = ["| statement | |", "|---|---|"]
+    lines = _begin("| statement | |")
     lines += [f"| {one['what']} | {one['seconds']:.1f} s |" for one in figures["steps"]]
     return "\n".join([*lines, f"| in all | {figures['seconds']:.1f} s |"])
 
@@ -448,7 +452,7 @@ def peers(figures: dict[str, Any]) -> str:
         for method, values in group["ours"].items():
             found[method, group["n"]] = group, median(values)
     heads = [*(f"{n:,} timers" for n in sizes), *PEER_HEADS.values()]
-    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    lines = _begin(f"| {_line(*heads)}")
     for method, label in PEERS.items():
         if (method, most) not in found:
             continue
@@ -464,7 +468,7 @@ def peers(figures: dict[str, Any]) -> str:
                 cells.append(f"{theirs:,.0f} bytes")
             else:
                 cells.append(f"{theirs / ours:.{0 if theirs > 10 * ours else 1}f}x")
-        lines.append(f"| {label} | {' | '.join(cells)} |")
+        lines.append(_line(label, *cells))
     return "\n".join(lines)
 
 

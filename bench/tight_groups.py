@@ -49,18 +49,20 @@ class Mapped(Group):
         assert file is not None
         self.group = KeyGroup(self.query.layout, file, json.loads(file.read_head()))
 
+    def release(self) -> Any:
+        """Write the head of the file and release it; return the file."""
+        file: Any = self.group.memory
+        assert file.write_head(json.dumps(self.group.head()).encode())
+        file.unlock()
+        return file
+
     def pass_on(self) -> None:
         """Release the file and take it again, as between two micro-batches."""
-        file: Any = self.group.memory
-        assert file.write_head(json.dumps(self.group.head()).encode())
-        file.unlock()
-        assert file.relock(str(self.path))
+        assert self.release().relock(str(self.path))
 
     def leave(self) -> None:
-        file: Any = self.group.memory
-        assert file.write_head(json.dumps(self.group.head()).encode())
         self.rest.write_bytes(pickle.dumps((self.store, self.stored)))
-        file.unlock()
+        self.release()
 
 
 def pages_read() -> int:

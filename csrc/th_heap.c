@@ -145,7 +145,7 @@ void th_reschedule(th_heap *h, size_t i, uint64_t hash, int64_t new_ts, uint64_t
 
 /* ---- single operations ---- */
 
-/* From this size on, a heap is larger than the caches. */
+/* From this size on, a pop waits for memory at the last levels, and looks for the path of the next one. */
 #ifndef TH_LARGE
 #define TH_LARGE ((size_t)1 << 17)
 #endif

@@ -386,7 +386,6 @@ static void random_steps(size_t steps, th_identity which) {
     finish();
 }
 
-/* Uses keys that all belong to the last two lines, so that the index wraps around at its end. */
 /* Each pop follows the path that the pop before has found, as long as pushes in between have kept it. */
 static void kept_paths(th_identity which) {
     size_t kept = 0, spread = (size_t)1 << (9 + below(11));
@@ -404,6 +403,7 @@ static void kept_paths(th_identity which) {
     finish();
 }
 
+/* Uses keys that all belong to the last two lines, so that the index wraps around at its end. */
 static void crowded_lines(th_identity which) {
     start(which, 900);
     for (int64_t key = 0; h.len < 300; key++)

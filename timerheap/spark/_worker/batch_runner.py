@@ -26,7 +26,6 @@ from timerheap._native._core import (
 )
 from timerheap._values import records
 from timerheap.functions import BatchProcessFunction, BatchTimerService, DueTimers
-from timerheap.metrics import Metrics
 from timerheap.output_tag import is_tagged
 from timerheap.spark._arrow import KeyedRows, fitting, narrow
 from timerheap.spark._columns import shown_name
@@ -35,9 +34,10 @@ from timerheap.spark._group.tables import KeyTable
 from timerheap.spark._group.timers import JournalledTimers
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import RowsAhead, Runner
+from timerheap.spark._worker.partition import RowsAhead
 from timerheap.spark._worker.states import (
     BatchGroupRuntimeContext,
+    FunctionRunner,
     FunctionWork,
     GroupExpiryClock,
     WithoutStates,
@@ -454,7 +454,7 @@ class _Context(WithoutStates, BatchProcessFunction.Context):
         return self.ended
 
 
-class BatchRunner(Runner):
+class BatchRunner(FunctionRunner):
     """Runs one copy of a function, on many rows or timers at once."""
 
     fired_timers = 0
@@ -469,16 +469,6 @@ class BatchRunner(Runner):
         self._states = BatchGroupRuntimeContext(self._current, max_parallelism)
         self._states.clock = self._clock = GroupExpiryClock()
         self._context = _Context(self._current)
-
-    @property
-    def metrics(self) -> Metrics | None:
-        return self._states.metrics
-
-    def open(self) -> None:
-        self._function.open(self._states)
-
-    def close(self) -> None:
-        self._function.close()
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
         self._group = group

@@ -15,7 +15,6 @@ from pyspark.sql.types import DataType, StructField, StructType, TimestampType, 
 from timerheap._moments import OUT_OF_RANGE
 from timerheap._native._core import ColumnReader, CurrentKey, KnownKeys, RowLoop, RowSource
 from timerheap.functions import KeyedProcessFunction
-from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._columns import COMPUTED, HIDDEN, TIME
 from timerheap.spark._compat import to_tuples
@@ -25,8 +24,9 @@ from timerheap.spark._group.tables import distinct
 from timerheap.spark._group.timers import KeyTimers, due_keys
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import RowsAhead, Runner
+from timerheap.spark._worker.partition import RowsAhead
 from timerheap.spark._worker.states import (
+    FunctionRunner,
     FunctionWork,
     KeyTimerService,
     RowExpiryClock,
@@ -161,7 +161,7 @@ class VisibleRows:
         return self._process_element(row, ctx)
 
 
-class RowRunner(Runner):
+class RowRunner(FunctionRunner):
     """Runs one copy of a function, row by row."""
 
     context_class: ClassVar[type[RowFunctionContext]] = RowFunctionContext
@@ -195,16 +195,6 @@ class RowRunner(Runner):
     @property
     def fired_timers(self) -> int:
         return self._loop.fired
-
-    @property
-    def metrics(self) -> Metrics | None:
-        return self._states.metrics
-
-    def open(self) -> None:
-        self._function.open(self._states)
-
-    def close(self) -> None:
-        self._function.close()
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
         # What is known of a few keys is of use again if the group has not been saved since.

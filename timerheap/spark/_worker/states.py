@@ -36,6 +36,7 @@ from timerheap.functions import (
     RuntimeContext,
     TimerService,
 )
+from timerheap.metrics import Metrics
 from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import narrow_column, wide
 from timerheap.spark._exchange.placement import Placement
@@ -369,6 +370,23 @@ class _AskedStates:
 
     def state(self, name: str, shape: str, type_: pa.DataType, *, broadcast: bool = False) -> Any:
         return SimpleNamespace(name=state_name(self._layout, name, broadcast), type=type_)
+
+
+class FunctionRunner(Runner):
+    """Runs one copy of a function with its states; a kind of function has a class of its own."""
+
+    _function: Any
+    _states: GroupRuntimeContext
+
+    @property
+    def metrics(self) -> Metrics | None:
+        return self._states.metrics
+
+    def open(self) -> None:
+        self._function.open(self._states)
+
+    def close(self) -> None:
+        self._function.close()
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,10 @@ def _fit_for_spark(runtime: _Runtime) -> Path:
     home = cache / "timerheap" / name
     script = _LAUNCHER.format(module=_MODULE, java=shlex.quote(str(runtime.home / "bin" / "java")))
     try:
-        _make_directories(cache, cache / "timerheap", home, home / "bin")
+        cache.mkdir(0o700, parents=True, exist_ok=True)
+        for directory in (cache / "timerheap", home, home / "bin"):  # closed to others, whatever the umask
+            directory.mkdir(0o700, exist_ok=True)
+            _check_writers(directory)
         _write_script(home / "bin" / "java", script)
     except OSError as error:
         raise _Unusable(
@@ -161,14 +164,6 @@ def _fit_for_spark(runtime: _Runtime) -> Path:
             "set XDG_CACHE_HOME to a writable directory"
         ) from error
     return home
-
-
-def _make_directories(cache: Path, *directories: Path) -> None:
-    """Make directories that nobody else can write to, whatever the umask."""
-    cache.mkdir(0o700, parents=True, exist_ok=True)
-    for directory in directories:
-        directory.mkdir(0o700, exist_ok=True)
-        _check_writers(directory)
 
 
 def _check_writers(path: Path) -> None:

@@ -45,7 +45,11 @@ class Store:
     """
 
     def __init__(self, path: str | PathLike[str] | None, properties: dict[str, Any], sync: bool) -> None:
-        self._rocksdict = rocksdict = _import_rocksdict()
+        try:
+            import rocksdict
+        except ImportError as error:
+            raise ImportError("timers on disk need rocksdict: pip install 'timerheap[rocksdb]'") from error
+        self._rocksdict: Any = rocksdict
         self.is_closed = False
         temporary = None
         if path is None:
@@ -63,7 +67,7 @@ class Store:
             self.path.mkdir(parents=True, exist_ok=True)
             self._db = self._call("opened", rocksdict.Rdict, str(self.path), _options(rocksdict))
             self._open.callback(self._db.close)
-            how = rocksdict.WriteOptions()
+            how: Any = rocksdict.WriteOptions()
             how.sync = sync
             how.disable_wal = temporary is not None
             self._db.set_write_options(how)
@@ -167,14 +171,6 @@ class Store:
             raise
         except Exception as error:
             raise OSError(f"the store in {self.path} could not be {done}: {error}") from error
-
-
-def _import_rocksdict() -> Any:
-    try:
-        import rocksdict
-    except ImportError as error:
-        raise ImportError("timers on disk require rocksdict: pip install 'timerheap[rocksdb]'") from error
-    return rocksdict
 
 
 def _options(rocksdict: Any) -> Any:

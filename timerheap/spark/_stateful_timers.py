@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import BinaryType
 
 from timerheap._native._core import KeyTimerHeap, TimerHeap, from_text, to_text
 from timerheap.spark._compat import forget_timeout, timeout_kind, type_of_state
@@ -203,8 +203,13 @@ class GroupStateTimers(StoredTimers):
                 "timeoutConf must be GroupStateTimeout.EventTimeTimeout or ProcessingTimeTimeout, got "
                 "NoTimeout, with which no timer would ever fire; pass one to applyInPandasWithState"
             )
-        self._group = state
-        self._names = _own_fields(type_of_state(state))
+        schema = type_of_state(state)
+        if schema.names[-1:] != [FIELD] or not isinstance(schema.fields[-1].dataType, BinaryType):
+            raise TypeError(
+                f"stateStructType must end in a field '{FIELD} binary', which stores the timers, "
+                f"got {schema.simpleString()}"
+            )
+        self._group, self._names = state, schema.names[:-1]
         self._before: tuple[Any, ...] | None = None
         self._state: tuple[Any, ...] | None = None
 
@@ -264,15 +269,6 @@ class GroupStateTimers(StoredTimers):
             group.setTimeoutDuration(max(timeout - self._now(), 1))
         else:
             group.setTimeoutTimestamp(max(timeout, self._now(), 1))
-
-
-def _own_fields(schema: StructType) -> list[str]:
-    if schema.names[-1:] != [FIELD] or not isinstance(schema.fields[-1].dataType, BinaryType):
-        raise TypeError(
-            f"stateStructType must end in a field '{FIELD} binary', which stores the timers, "
-            f"got {schema.simpleString()}"
-        )
-    return schema.names[:-1]
 
 
 def _none_if_empty(state: tuple[Any, ...] | list[Any] | None) -> tuple[Any, ...] | None:

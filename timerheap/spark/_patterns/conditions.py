@@ -119,10 +119,6 @@ def _not(x: bool | None) -> bool | None:
     return None if x is None else not x
 
 
-def _or(x: bool | None, y: bool | None) -> bool | None:
-    return _not(_and(_not(x), _not(y)))
-
-
 def _column_divided(x: pa.Array, y: pa.Array) -> pa.Array:
     if pa.types.is_integer(x.type) and pa.types.is_integer(y.type):
         x, y = x.cast(pa.float64()), y.cast(pa.float64())
@@ -161,7 +157,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., pa.Array]]] = {
     "mul": (_strict(operator.mul), pc.multiply_checked),
     "div": (_strict(_divided), _column_divided),
     "and": (_and, pc.and_kleene),
-    "or": (_or, pc.or_kleene),
+    "or": (lambda x, y: _not(_and(_not(x), _not(y))), pc.or_kleene),
     "not": (_not, pc.invert),
     "neg": (lambda x: None if x is None else -x, pc.negate_checked),
     "null": (lambda x: x is None, pc.is_null),

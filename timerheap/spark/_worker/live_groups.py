@@ -165,9 +165,11 @@ class LiveGroups:
             manifest = Manifest(self._max_parallelism, id_)
             return KeyGroup(self._layout, self._memory(manifest.id)), Stored(manifest)
         manifest.check(self._max_parallelism)
-        if held is not None and _in_process(held.group.memory) and held.token == manifest.token:
-            self.origins["continued"] += 1
-            return held.group, held.stored
+        if held is not None and held.token == manifest.token:
+            memory = held.group.memory
+            if not isinstance(memory, LiveFile) or memory.failure is not None:  # in this process alone
+                self.origins["continued"] += 1
+                return held.group, held.stored
         found = self._handed_over(held, manifest)
         if found is None:
             del held  # so that the group is not in memory twice
@@ -262,10 +264,6 @@ class LiveGroups:
                 "moves to another worker is loaded from the state store"
             ]
         )
-
-
-def _in_process(memory: Memory) -> bool:
-    return not isinstance(memory, LiveFile) or memory.failure is not None
 
 
 class LiveStore:

@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+import time
+from contextlib import suppress
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, PathFinder
 from itertools import takewhile
@@ -116,6 +119,25 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+def spare_workers() -> None:
+    """Let workers go on when Spark ends this daemon, until they or the JVM have ended.
+
+    Where a task is interrupted while it waits for a worker, Spark takes the daemon for lost and starts a
+    different one. The workers of all other tasks would end with it, and so the queries in real-time mode.
+    """
+    daemon, jvm = os.getpid(), os.getppid()
+
+    def end(_: int, frame: object) -> None:
+        with suppress(ChildProcessError):  # none is left
+            while os.getppid() == jvm:
+                os.waitpid(-1, os.WNOHANG)
+                time.sleep(0.1)
+        sys.exit(1)  # which has the rest killed
+
+    # By the first fork Spark's manager has set a handler of its own.
+    os.register_at_fork(after_in_parent=lambda: os.getpid() == daemon and signal.signal(signal.SIGTERM, end))
+
+
 if __name__ == "__main__":
     protect_daemon()
     if sys.platform == "linux":
@@ -127,4 +149,5 @@ if __name__ == "__main__":
             os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 
+    spare_workers()
     manager()

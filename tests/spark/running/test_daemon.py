@@ -1,0 +1,72 @@
+"""Spark ends the daemon of Python workers while one of them runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, NamedTuple
+
+SECRET = b"some secret"
+# Stands for the JVM: starts the daemon, and tells its process, its port, and how it ended.
+JVM = """
+import subprocess, sys
+command = [sys.executable, "-m", "timerheap.spark.daemon", "pyspark.worker"]
+daemon = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+print(daemon.pid, int.from_bytes(daemon.stdout.read(4), "big"), flush=True)
+print(daemon.wait())
+"""
+
+
+class Running(NamedTuple):
+    jvm: subprocess.Popen[str]
+    said: IO[str]
+    daemon: int
+    worker: socket.socket
+
+
+@contextmanager
+def running() -> Iterator[Running]:
+    """Run a daemon with one worker."""
+    environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": SECRET.decode(), "OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, "-c", JVM]
+    with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as jvm:
+        assert jvm.stdout is not None
+        daemon, port = map(int, jvm.stdout.readline().split())
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as worker:
+            assert int.from_bytes(worker.recv(4), "big") > 0  # its process
+            yield Running(jvm, jvm.stdout, daemon, worker)
+
+
+def assert_answers(worker: socket.socket) -> None:
+    worker.sendall(len(SECRET).to_bytes(4, "big") + SECRET)
+    assert worker.recv(6) == b"\0\0\0\2ok"
+
+
+def test_a_worker_goes_on_and_the_daemon_ends_after_it() -> None:
+    with running() as here:
+        os.kill(here.daemon, signal.SIGTERM)
+        time.sleep(0.5)  # in which it would end the worker
+        assert_answers(here.worker)
+        here.worker.close()
+        assert here.said.read() == "1\n"
+
+
+def test_a_worker_ends_with_the_jvm() -> None:
+    with running() as here:
+        assert_answers(here.worker)
+        os.kill(here.daemon, signal.SIGTERM)
+        here.jvm.kill()
+        assert here.worker.recv(1) == b""
+
+
+def test_a_worker_ends_when_the_jvm_closes_the_input_of_the_daemon() -> None:
+    with running() as here:
+        assert_answers(here.worker)
+        here.jvm.kill()
+        assert here.worker.recv(1) == b""

@@ -194,7 +194,8 @@ class Child:
         self.folder = folder
         settings = timerheap.spark.settings(real_time=True)
         settings["spark.sql.streaming.realTimeMode.minBatchDuration"] = "1000"
-        settings["spark.sql.leafNodeDefaultParallelism"] = "1"  # else a look at results takes all cores
+        for name in ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism"):
+            settings[name] = "1"  # else a batch beside the queries takes all cores
         self.spark = start_spark(folder / "spark", cores=100, settings=settings)
         self.source = Source(self.spark)
         self.queries: dict[str, StreamingQuery] = {}
@@ -214,6 +215,11 @@ class Child:
 
     def found(self, name: str) -> Found:
         return {tuple(row) for row in self.spark.table(name).collect()}
+
+    def read(self, name: str, rows: int) -> None:
+        """Wait until epochs with this many rows have ended, so that none is late, whatever is behind them."""
+        query = self.queries[name]
+        wait(lambda: sum(one.numInputRows for one in query.recentProgress) >= rows, query)
 
     def expect(self, name: str, wanted: Found) -> None:
         """Wait until a query has given these results, and no others."""
@@ -262,8 +268,10 @@ class Child:
         early = self.found("columns")  # the other partition has had no row, so it holds the watermark
         self.expect("idle", {("a", 2000, 1), ("b", 2500, 1)})  # it is idle
         self.queries["idle"].stop()
+        self.read("channels", 3)
         source.send(1, ("c", 1200, ""), ("c", 9000, ""))
         wait(lambda: len(lines(file)) >= 3, query)
+        self.read("channels", 5)
         held = self.found("channels")  # by "b"
         self.tell(
             **{

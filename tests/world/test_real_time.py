@@ -138,6 +138,11 @@ class Query:
             names = [name for key in keys if (name := key.rpartition("/")[2]).isdecimal()]
         return max(map(int, names), default=-1) + 1
 
+    def attempts(self) -> list[tuple[int, str]]:
+        """Return the epoch and the run of each attempt that has begun, in their order."""
+        lines = (self.work / "attempts").read_text().splitlines()
+        return [(epoch, run) for epoch, run in map(json.loads, lines)]
+
     def saves(self) -> set[str]:
         """Return the files that are being written."""
         return {str(file) for file in (self.work / "checkpoint/timerheap").glob("0*/*.draft")}
@@ -212,6 +217,7 @@ def killed(
             else:
                 until = time.monotonic() + draw.random() * 3
                 wait(lambda until=until: feed.send(5) or time.monotonic() > until, query)
+            wait(lambda: query.attempts()[-1][0] >= query.epochs(), query)  # not between two epochs
             if kind == "driver":
                 query.end()
                 query.start()
@@ -225,7 +231,7 @@ def killed(
     finally:
         query.end()
     found = results(broker, out)
-    attempts = [tuple(json.loads(line)) for line in (query.work / "attempts").read_text().splitlines()]
+    attempts = query.attempts()
     committed = set(dict(attempts).items())
     assert {result for result, _ in found} == expected
     # The last epoch may have been cut off after its results.

@@ -216,8 +216,8 @@ class Child:
     def found(self, name: str) -> Found:
         return {tuple(row) for row in self.spark.table(name).collect()}
 
-    def read(self, name: str, rows: int) -> None:
-        """Wait until epochs with this many rows have ended, so that none is late, whatever is behind them."""
+    def wait_for_rows(self, name: str, rows: int) -> None:
+        """Wait until a query has read this many rows, so that rows sent afterwards cannot overtake them."""
         query = self.queries[name]
         wait(lambda: sum(one.numInputRows for one in query.recentProgress) >= rows, query)
 
@@ -268,10 +268,10 @@ class Child:
         early = self.found("columns")  # the other partition has had no row, so it holds the watermark
         self.expect("idle", {("a", 2000, 1), ("b", 2500, 1)})  # it is idle
         self.queries["idle"].stop()
-        self.read("channels", 3)
+        self.wait_for_rows("channels", 3)
         source.send(1, ("c", 1200, ""), ("c", 9000, ""))
         wait(lambda: len(lines(file)) >= 3, query)
-        self.read("channels", 5)
+        self.wait_for_rows("channels", 5)
         held = self.found("channels")  # by "b"
         self.tell(
             **{

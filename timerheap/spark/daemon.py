@@ -120,10 +120,10 @@ def threads() -> int:
 
 
 def spare_workers() -> None:
-    """Let workers go on when Spark ends this daemon, until they or the JVM have ended.
+    """Keep workers running after Spark has terminated this daemon, until they or the JVM have ended.
 
-    Where a task is interrupted while it waits for a worker, Spark takes the daemon for lost and starts a
-    different one. The workers of all other tasks would end with it, and so the queries in real-time mode.
+    If a task is interrupted while it waits for a worker, Spark assumes that the daemon is lost and restarts
+    it. Otherwise this would end the workers of all other tasks, and with them queries in real-time mode.
     """
     daemon, jvm = os.getpid(), os.getppid()
 
@@ -132,9 +132,9 @@ def spare_workers() -> None:
             while os.getppid() == jvm:
                 os.waitpid(-1, os.WNOHANG)
                 time.sleep(0.1)
-        sys.exit(1)  # which has the rest killed
+        sys.exit(1)  # Spark's manager then ends the workers that are left
 
-    # By the first fork Spark's manager has set a handler of its own.
+    # Set it at each fork, since Spark's manager sets a handler of its own before the first one.
     os.register_at_fork(after_in_parent=lambda: os.getpid() == daemon and signal.signal(signal.SIGTERM, end))
 
 

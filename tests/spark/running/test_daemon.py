@@ -1,4 +1,4 @@
-"""Spark ends the daemon of Python workers while one of them runs."""
+"""A daemon that Spark terminates waits for its Python workers, and none outlives the JVM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 SECRET = b"some secret"
-# Stands for the JVM: starts the daemon, and tells its process, its port, and how it ended.
+# Stands in for the JVM: starts the daemon, and prints its process id, its port and its exit status.
 JVM = """
 import subprocess, sys
 command = [sys.executable, "-m", "timerheap.spark.daemon", "pyspark.worker"]
@@ -32,14 +32,14 @@ class Running(NamedTuple):
 
 @contextmanager
 def running() -> Iterator[Running]:
-    """Run a daemon with one worker."""
+    """Start a daemon with one worker."""
     environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": SECRET.decode(), "OMP_NUM_THREADS": "1"}
     arguments = [sys.executable, "-c", JVM]
     with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as jvm:
         assert jvm.stdout is not None
         daemon, port = map(int, jvm.stdout.readline().split())
         with socket.create_connection(("127.0.0.1", port), timeout=60) as worker:
-            assert int.from_bytes(worker.recv(4), "big") > 0  # its process
+            assert int.from_bytes(worker.recv(4), "big") > 0  # the process id of the worker
             yield Running(jvm, jvm.stdout, daemon, worker)
 
 
@@ -48,16 +48,16 @@ def assert_answers(worker: socket.socket) -> None:
     assert worker.recv(6) == b"\0\0\0\2ok"
 
 
-def test_a_worker_goes_on_and_the_daemon_ends_after_it() -> None:
+def test_a_terminated_daemon_waits_for_its_worker() -> None:
     with running() as here:
         os.kill(here.daemon, signal.SIGTERM)
-        time.sleep(0.5)  # in which it would end the worker
+        time.sleep(0.5)  # otherwise the worker ends within this time
         assert_answers(here.worker)
         here.worker.close()
         assert here.said.read() == "1\n"
 
 
-def test_a_worker_ends_with_the_jvm() -> None:
+def test_a_worker_of_a_terminated_daemon_ends_with_the_jvm() -> None:
     with running() as here:
         assert_answers(here.worker)
         os.kill(here.daemon, signal.SIGTERM)
@@ -65,7 +65,7 @@ def test_a_worker_ends_with_the_jvm() -> None:
         assert here.worker.recv(1) == b""
 
 
-def test_a_worker_ends_when_the_jvm_closes_the_input_of_the_daemon() -> None:
+def test_a_worker_of_a_running_daemon_ends_with_the_jvm() -> None:
     with running() as here:
         assert_answers(here.worker)
         here.jvm.kill()

@@ -132,10 +132,11 @@ def spare_workers() -> None:
             while os.getppid() == jvm:
                 os.waitpid(-1, os.WNOHANG)
                 time.sleep(0.1)
-        sys.exit(1)  # Spark's manager then ends the workers that are left
+        # Spark's manager ends, and with it all workers. An exception would be lost during a fork.
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
     # Set it at each fork, since Spark's manager sets a handler of its own before the first one.
-    os.register_at_fork(after_in_parent=lambda: os.getpid() == daemon and signal.signal(signal.SIGTERM, end))
+    os.register_at_fork(before=lambda: os.getpid() == daemon and signal.signal(signal.SIGTERM, end))
 
 
 if __name__ == "__main__":
@@ -143,9 +144,7 @@ if __name__ == "__main__":
     if sys.platform == "linux":
         prepare()
         if threads() > 1:
-            print(
-                "timerheap: modules that workers import start threads, so each imports them", file=sys.stderr
-            )
+            print("timerheap: modules of workers start threads, so each imports them", file=sys.stderr)
             os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 

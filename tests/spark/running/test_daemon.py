@@ -16,10 +16,22 @@ SECRET = b"some secret"
 # Stands in for the JVM: starts the daemon, and prints its process id, its port and its exit status.
 JVM = """
 import subprocess, sys
-command = [sys.executable, "-m", "timerheap.spark.daemon", "pyspark.worker"]
+command = [sys.executable, *sys.argv[1:], "pyspark.worker"]
 daemon = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 print(daemon.pid, int.from_bytes(daemon.stdout.read(4), "big"), flush=True)
 print(daemon.wait())
+"""
+DAEMON = ["-m", "timerheap.spark.daemon"]
+# Terminates itself at the fork of its first worker.
+TERMINATED_AT_FORK = """
+import os, runpy, signal
+
+def terminate():
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        signal.raise_signal(signal.SIGTERM)
+
+os.register_at_fork(after_in_parent=terminate)
+runpy.run_module("timerheap.spark.daemon", run_name="__main__", alter_sys=True)
 """
 
 
@@ -31,16 +43,19 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def running() -> Iterator[Running]:
+def running(*command: str) -> Iterator[Running]:
     """Start a daemon with one worker."""
     environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": SECRET.decode(), "OMP_NUM_THREADS": "1"}
-    arguments = [sys.executable, "-c", JVM]
+    arguments = [sys.executable, "-c", JVM, *(command or DAEMON)]
     with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as jvm:
-        assert jvm.stdout is not None
-        daemon, port = map(int, jvm.stdout.readline().split())
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as worker:
-            assert int.from_bytes(worker.recv(4), "big") > 0  # the process id of the worker
-            yield Running(jvm, jvm.stdout, daemon, worker)
+        try:
+            assert jvm.stdout is not None
+            daemon, port = map(int, jvm.stdout.readline().split())
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as worker:
+                assert int.from_bytes(worker.recv(4), "big") > 0  # the process id of the worker
+                yield Running(jvm, jvm.stdout, daemon, worker)
+        finally:
+            jvm.kill()  # and so the daemon, whatever has failed
 
 
 def assert_answers(worker: socket.socket) -> None:
@@ -52,6 +67,13 @@ def test_a_terminated_daemon_waits_for_its_worker() -> None:
     with running() as here:
         os.kill(here.daemon, signal.SIGTERM)
         time.sleep(0.5)  # otherwise the worker ends within this time
+        assert_answers(here.worker)
+        here.worker.close()
+        assert here.said.read() == "1\n"
+
+
+def test_a_daemon_terminated_at_a_fork_waits_for_its_worker() -> None:
+    with running("-c", TERMINATED_AT_FORK) as here:
         assert_answers(here.worker)
         here.worker.close()
         assert here.said.read() == "1\n"

@@ -26,6 +26,9 @@ installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 $(if $(2),PYTHONPAT
 # A benchmark, which imports the others and measures processes as some tests do.
 measured = env -u SPARK_HOME PYTHONPATH=bench:examples:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python
 
+# A test that ends its process would be run again.
+in_two_processes := --numprocesses=2 --dist=loadfile --max-worker-restart=0
+
 # On the PATH, or among pyenv's, whose shim may be there and yet not run.
 find_python = for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
   "$$python" -c "" 2>/dev/null && echo "$$python" && exit; done; exit 1
@@ -53,17 +56,17 @@ demo-windows: $(venv)/demo/.installed ## The same year in windows that grow thro
 	$(call installed,demo,examples) examples/demo_windows.py --chart out/departures.png $(ARGS)
 
 test-fast: $(venv)/test/.installed ## The quick tests that start neither Spark nor RocksDB
-	$(call installed,test) -m pytest -m "not spark and not slow" -k "not rocksdb" --numprocesses=2 --dist=loadfile $(ARGS)
+	$(call installed,test) -m pytest -m "not spark and not slow" -k "not rocksdb" $(in_two_processes) $(ARGS)
 
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
-	$(call installed,test) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
+	$(call installed,test) -m pytest $(in_two_processes) --no-loadscope-reorder $(ARGS)
 
 spark_versions := 4.1 4.2 4.3
 
 test-spark-versions: $(spark_versions:%=test-spark-%) ## The Spark tests on each version of PySpark that is supported
 
 test-spark-%: $(venv)/spark-%/.installed
-	$(call installed,spark-$*) -m pytest tests/spark --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
+	$(call installed,spark-$*) -m pytest tests/spark $(in_two_processes) --no-loadscope-reorder $(ARGS)
 
 # What runs beside Spark is published for some versions of it; each test runs on the newest that has what it needs.
 world_versions := 4.3 4.1
@@ -76,7 +79,7 @@ test-world-%: $(venv)/world-%/.installed
 soak-world: $(world_versions:%=soak-world-%) ## The same with many kills, and several hosts
 
 soak-world-%: $(venv)/world-%/.installed
-	$(call installed,world-$*) -m pytest tests/world -m soak $(ARGS)
+	$(call installed,world-$*) -m pytest tests/world -m soak -o faulthandler_timeout=0 $(ARGS)
 
 lint: $(venv)/lint/.installed ## ruff, mypy --strict, stubtest, clang-format, jactionlint
 	$(venv)/lint/bin/ruff check

@@ -26,7 +26,7 @@ installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 $(if $(2),PYTHONPAT
 # A benchmark, which imports the others and measures processes as some tests do.
 measured = env -u SPARK_HOME PYTHONPATH=bench:examples:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python
 
-# A test that ends its process would be run again.
+# Without the last option, a test that ends its process is run again.
 in_two_processes := --numprocesses=2 --dist=loadfile --max-worker-restart=0
 
 # On the PATH, or among pyenv's, whose shim may be there and yet not run.

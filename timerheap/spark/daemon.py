@@ -144,7 +144,7 @@ if __name__ == "__main__":
     if sys.platform == "linux":
         prepare()
         if threads() > 1:
-            print("timerheap: modules of workers start threads, so each imports them", file=sys.stderr)
+            print("timerheap: imported modules start threads, so each worker imports them", file=sys.stderr)
             os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, NamedTuple
 
@@ -21,7 +21,6 @@ daemon = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
 print(daemon.pid, int.from_bytes(daemon.stdout.read(4), "big"), flush=True)
 print(daemon.wait())
 """
-DAEMON = ["-m", "timerheap.spark.daemon"]
 # Terminates itself at the fork of its first worker.
 TERMINATED_AT_FORK = """
 import os, runpy, signal
@@ -43,10 +42,10 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def running(*command: str) -> Iterator[Running]:
+def running(program: Sequence[str] = ("-m", "timerheap.spark.daemon")) -> Iterator[Running]:
     """Start a daemon with one worker."""
     environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": SECRET.decode(), "OMP_NUM_THREADS": "1"}
-    arguments = [sys.executable, "-c", JVM, *(command or DAEMON)]
+    arguments = [sys.executable, "-c", JVM, *program]
     with subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) as jvm:
         try:
             assert jvm.stdout is not None
@@ -73,7 +72,7 @@ def test_a_terminated_daemon_waits_for_its_worker() -> None:
 
 
 def test_a_daemon_terminated_at_a_fork_waits_for_its_worker() -> None:
-    with running("-c", TERMINATED_AT_FORK) as here:
+    with running(["-c", TERMINATED_AT_FORK]) as here:
         assert_answers(here.worker)
         here.worker.close()
         assert here.said.read() == "1\n"

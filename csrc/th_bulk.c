@@ -2,15 +2,23 @@
  * If a batch affects a large part of the heap, the order is restored once at the end, which costs less. */
 #include "th_private.h"
 
-/* Returns whether a batch of n is a large part of the heap. The part is smaller in a heap larger than the caches, where
- * a row that sifts alone waits for memory at each level. */
-static bool large(const th_heap *h, size_t n) { return n > h->len / (h->len < (size_t)1 << 19 ? 16 : 64); }
+/* A batch is a large part of a heap from this part of its rows on. The part is smaller in a heap larger than the
+ * caches, where a row that sifts alone waits for memory at each level: from about 2**19 rows on, 14 MB of columns.
+ * Measured. */
+#define LARGE_PART 16
+#define LARGE_PART_OUTSIDE 64
+#define OUTSIDE_CACHES ((size_t)1 << 19)
+
+static bool large(const th_heap *h, size_t n) {
+    return n > h->len / (h->len < OUTSIDE_CACHES ? LARGE_PART : LARGE_PART_OUTSIDE);
+}
 
 /* Arguments are fetched ahead in two steps: first the index line of the hash, later the row that the line points to.
- * Only a few are fetched at a time, since the cache can handle a limited number of prefetches at once. */
-#define FEW 8
-#define LINES_AHEAD 48
-#define ROWS_AHEAD 24
+ * Only a few are fetched at a time, since the cache can handle a limited number of prefetches at once. The numbers are
+ * measured; the ring has a power of two, so that its place is a few bits of the number of an argument. */
+#define FEW 8 /* fetched at a time */
+#define LINES_AHEAD 48 /* how far ahead of their use index lines are fetched */
+#define ROWS_AHEAD 24 /* and rows, for which the line must have come */
 #define RING 64
 _Static_assert(ROWS_AHEAD <= LINES_AHEAD && LINES_AHEAD + FEW <= RING,
                "an argument must stay in the ring until it is used");

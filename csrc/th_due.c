@@ -25,9 +25,10 @@ size_t th_heap_due_rows(const th_heap *h, int64_t watermark, int64_t *row, size_
 }
 
 /* Popping timers one by one is faster for a few timers, or if there are this many due rows for each popped one. */
+#define FEW 10
 #define MANY 16
 
-static bool singly(size_t due, size_t take) { return take < 10 || take < due / MANY; }
+static bool singly(size_t due, size_t take) { return take < FEW || take < due / MANY; }
 
 /* Returns the number of due rows after which the choice of `singly` is known. */
 static size_t enough(size_t limit) { return limit < SIZE_MAX / MANY - 1 ? (limit + 1) * MANY : SIZE_MAX; }
@@ -78,6 +79,11 @@ TH_INLINE void gather(th_heap *heap, const uint64_t *sorted, const th_due *due, 
         due->ns[i] = ns;
     }
 }
+
+/* How the holes of n popped rows are closed is chosen by their part of the heap, as measured: up to an eighth, each
+ * last row sinks from a hole; up to three quarters, the order is restored once; above, the index is built anew, too. */
+static bool keeps_index(const th_heap *h, size_t n) { return n <= h->len / 4 * 3; }
+static bool leaves_many(const th_heap *h, size_t n) { return n > h->len / 8; }
 
 /* Fills each hole with the last row, from the last hole to the first. The rows below a hole are then in order and those
  * above it are still holes, so the row only sinks. Several sink together, and are placed before the last row is one. */
@@ -131,7 +137,7 @@ static void pop_singly(th_heap *h, const th_due *due) {
 th_status th_heap_pop_due(th_heap *h, th_due *due) {
     due->need = 0;
     if (!collect(h, due)) {
-        due->need = 4 * due->words + TH_ARITY;
+        due->need = 4 * due->words + TH_ARITY; /* at least one more row fits; few calls for many rows */
         return TH_FULL;
     }
     size_t found = due->found, take = found < due->limit ? found : due->limit;
@@ -141,7 +147,7 @@ th_status th_heap_pop_due(th_heap *h, th_due *due) {
         return TH_FULL;
     }
     due->n = take;
-    if (due->room != take) return TH_FULL;
+    if (due->room != take) return TH_FULL; /* with need = 0: the caller allocates the result */
 
     if (singly(found, take)) {
         pop_singly(h, due);
@@ -157,12 +163,12 @@ th_status th_heap_pop_due(th_heap *h, th_due *due) {
         for (size_t k = 0; k < found; k++)
             if (!th_less_row(h, bound, rows[k])) rows[n++] = rows[k];
     }
-    bool kept = take <= h->len / 4 * 3; /* otherwise the index is built anew */
+    bool kept = keeps_index(h, take);
     if (kept) gather(h, sorted, due, true);
     else gather(h, sorted, due, false);
     if (take == h->len) th_heap_clear(h);
     else if (!kept) close_holes(h, rows, take);
-    else if (take > h->len / 8) fill_many_holes(h, rows, take);
+    else if (leaves_many(h, take)) fill_many_holes(h, rows, take);
     else fill_holes(h, rows, take);
     h->changes++;
     return TH_YES;

@@ -162,13 +162,20 @@ static void find_path(th_heap *h) {
     h->path_of = h->changes;
 }
 
-/* Keeps the path when the timer of a slot has moved from row i, unless it can be a child of a row of the path. */
+/* Keeps the path when the timer of a slot has moved from row i, unless it can be a child of a row of the path. The path
+ * is that of the next pop as long as `path_of` is equal to `changes`, so it counts the change before `changes` does. */
 TH_INLINE void keep_path(th_heap *h, size_t i, uint32_t slot) {
     if (h->path_of != h->changes) return;
     size_t to = h->line[slot >> 4].row[slot & 15], above = to && i ? parent(to < i ? to : i) : 0;
     const uint32_t *p = h->path;
     while (*p < above) p++;
-    h->path_of += above && *p != above; /* as `changes` */
+    h->path_of += above && *p != above;
+}
+
+/* Counts the change that has moved the timer of a slot from row i. The only place where a path outlives a change. */
+TH_INLINE void count_move(th_heap *h, size_t i, uint32_t slot) {
+    keep_path(h, i, slot);
+    h->changes++;
 }
 
 static uint64_t splitmix64(uint64_t *state) {
@@ -220,16 +227,14 @@ th_status th_heap_push(th_heap *h, int64_t ts, int64_t key, int64_t ns) {
             th_row x = th_get(h, i);
             x.ts = ts;
             th_settle(h, i, h->len, x);
-            keep_path(h, i, x.slot);
-            h->changes++;
+            count_move(h, i, x.slot);
         }
         return TH_NO;
     }
     if (h->len == h->cap) return TH_FULL;
     th_row x = {ts, key, ns, th_enter(h, hash, h->len)};
     th_sift_up(h, h->len++, x);
-    keep_path(h, h->len - 1, x.slot);
-    h->changes++;
+    count_move(h, h->len - 1, x.slot);
     return TH_YES;
 }
 

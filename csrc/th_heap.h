@@ -155,9 +155,15 @@ typedef struct th_due {
 } th_due;
 
 /* Removes the first timers with timestamp <= watermark, at most `limit`, and writes them in order. Returns TH_YES;
- * or TH_FULL with the heap unchanged if memory is missing. In that case call again: if `need` is not 0, with scratch of
- * `need` words that starts with the old contents; otherwise with a result of exactly n rows. For the first call, set
- * found = 0 and `room` to a number of rows that no result has. */
+ * or TH_FULL with the heap unchanged if memory is missing, which only the caller can allocate. Then it calls again,
+ * with the same th_due, until the timers are removed:
+ *
+ * 1. At first, found = 0, and room = SIZE_MAX, a number of rows that no result has.
+ * 2. TH_FULL with need > 0: there are more due rows than scratch can hold. Call again with scratch of `need` words that
+ *    begins with the old contents: the search goes on where it was.
+ * 3. TH_FULL with need = 0: the result has n rows. Call again with ts, key and ns of exactly n rows, and room = n.
+ *
+ * If the heap has changed in between, as `changes` tells, the search begins anew, and step 2 or 3 may come again. */
 th_status th_heap_pop_due(th_heap *h, th_due *due);
 
 /* Writes the order of n rows, at most TH_MAX_ROWS, by three columns. It is stable; `scratch` is of n words. */

@@ -37,4 +37,6 @@ void test_group(size_t steps);
 
 void test_text(size_t steps);
 
+void test_tree(size_t steps);
+
 #endif

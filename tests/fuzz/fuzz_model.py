@@ -1,4 +1,4 @@
-"""Run the state machines of tests/test_heap_model.py for a number of steps: a part of `make fuzz`."""
+"""Run the state machines of tests/native/test_heap_model.py for a number of steps: a part of `make fuzz`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "support"))
+sys.path.extend(map(str, Path(__file__).resolve().parents[1].glob("support/*")))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "native"))
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test

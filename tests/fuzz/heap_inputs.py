@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.extend(str(folder) for folder in Path(__file__).resolve().parents[1].glob("support/*"))
 
 import frame_inputs
 import numpy as np

@@ -14,15 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.extend(str(folder) for folder in Path(__file__).resolve().parents[1].glob("support/*"))
 
 import numpy as np
 import pyarrow as pa
 from memories import Arena
 
 from timerheap._native._core import seal, unseal
-from timerheap.spark._group.checkpoint import KEYS, pieces, read_chunk, write_chunk
-from timerheap.spark._group.tables import KeyTable
+from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.stored.chunks import pieces, read_chunk, write_chunk
+from timerheap.spark._group.stored.kinds import KEYS
 
 TYPES = ([pa.int64()], [pa.string()], [pa.float64()], [pa.int16(), pa.binary()], [pa.bool_(), pa.string()])
 VALUES: dict[pa.DataType, list[Any]] = {

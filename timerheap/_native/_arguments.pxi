@@ -32,26 +32,26 @@ cdef int64_t _int64_of(object value, str name) except? -1:
             raise TypeError
         value = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an integer, got {_shown(value)}{_hint(value)}") from None
+        raise ArgumentTypeError(f"{name} must be an integer, got {_shown(value)}{_hint(value)}") from None
     result = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow:
-        raise OverflowError(f"{name} must fit in int64, got {value}")
+        raise ArgumentRangeError(f"{name} must fit in int64, got {value}")
     return result
 
 
 cdef cnp.ndarray _as_array(object value, str name):
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise ValueError(f"{name} must not have masked values; fill or drop them first")
+        raise ArgumentValueError(f"{name} must not have masked values; fill or drop them first")
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise ValueError(f"{name} must be one-dimensional: {error}") from None
+        raise ArgumentValueError(f"{name} must be one-dimensional: {error}") from None
 
 
 cdef cnp.ndarray _int64_array(cnp.ndarray array, object value, str name):
     """Return `array`, which was made from `value`, as one-dimensional native int64; copy only if necessary."""
     if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got shape {(<object>array).shape}")
+        raise ArgumentValueError(f"{name} must be one-dimensional, got shape {(<object>array).shape}")
     kind = array.dtype.kind
     if isinstance(value, (list, tuple, range)):
         if not value:
@@ -61,12 +61,12 @@ cdef cnp.ndarray _int64_array(cnp.ndarray array, object value, str name):
                 _int64(item, f"{name}[{row}]")  # raises an error that names the row
     if kind not in "iu":
         first = f", {name}[0] = {array[0]}" if len(array) else ""
-        raise TypeError(f"{name} must be integers (int64), got dtype {array.dtype}{first}{_hint(array)}")
+        raise ArgumentTypeError(f"{name} must be integers (int64), got dtype {array.dtype}{first}{_hint(array)}")
     if kind == "u" and array.dtype.itemsize == 8:
         array = array.astype(np.int64)  # a copy, which nobody can change after the check
         over = np.flatnonzero(array < 0)
         if len(over):
-            raise OverflowError(f"{name} must fit in int64, got {name}[{over[0]}] = {int(array[over[0]]) + 2**64}")
+            raise ArgumentRangeError(f"{name} must fit in int64, got {name}[{over[0]}] = {int(array[over[0]]) + 2**64}")
     return np.require(array, np.int64, "A")
 
 
@@ -114,7 +114,7 @@ cdef class _Columns:
         if self.rows < 0:
             self.rows, self.rows_of = array.shape[0], name
         elif self.rows != array.shape[0]:
-            raise ValueError(f"{name} has {array.shape[0]} rows but {self.rows_of} has {self.rows}; "
+            raise ArgumentValueError(f"{name} has {array.shape[0]} rows but {self.rows_of} has {self.rows}; "
                              "columns must have equal lengths")
         stride = array.strides[0]
         if stride % 8 or self.lent(array):
@@ -148,5 +148,5 @@ cdef class _Columns:
     cdef size_t count(self) except? 0:
         if self.rows < 0:
             hint = "" if self.heap is None else "; use push for one timer"
-            raise TypeError("one of the columns must be an array, got only integers" + hint)
+            raise ArgumentTypeError("one of the columns must be an array, got only integers" + hint)
         return self.rows

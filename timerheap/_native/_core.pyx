@@ -30,6 +30,8 @@ from heapq import heappush
 
 import numpy as np
 
+from timerheap.errors import (ArgumentRangeError, ArgumentTypeError, ArgumentValueError, CheckpointMismatchError,
+                              DamagedCheckpointError, ForeignCheckpointError)
 from timerheap._moments import epoch_millis
 from timerheap.timer import Timer, TimerBatch
 
@@ -49,6 +51,9 @@ include "_id_index.pxi"  # IdIndex
 # Many rows of Arrow columns at a time
 include "_arrays.pxi"  # ArrayView: values compared with stored ones, and hashed
 include "_frames.pxi"  # Packing and read_frame: rows on their way to a shuffle partition
+include "_codes.pxi"  # Codes: rows as bytes that order them
+include "_code_tree.pxi"  # CodeTree: weighted codes by id
+include "_sums.pxi"  # sums of doubles without rounding
 include "_grouping.pxi"  # SliceGroups, PlaceNumbers, wave_order, row_order
 
 # One row or timer at a time

@@ -1,5 +1,5 @@
-# The declarations of csrc/th_heap.h, th_table.h, th_array.h with th_array_private.h, th_pack.h, th_group.h and th_text.h,
-# where the contracts are documented.
+# The declarations of csrc/th_heap.h, th_table.h, th_array.h with th_array_private.h, th_pack.h, th_group.h, th_text.h,
+# th_code.h and th_tree.h, where the contracts are documented.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -227,3 +227,138 @@ cdef extern from "th_text.h" nogil:
     size_t th_text_bytes(size_t size)
     void th_text_write(const uint8_t *from_, size_t n, uint8_t *to)
     void th_text_read(const uint8_t *from_, size_t size, uint8_t *to)
+
+
+cdef extern from "th_code.h" nogil:
+    const size_t TH_CODE_MAX
+
+    ctypedef enum th_code_kind:
+        TH_OF_FIELDS
+        TH_OF_NOTHING
+        TH_OF_BIT
+        TH_OF_SIGNED
+        TH_OF_UNSIGNED
+        TH_OF_FLOAT
+        TH_OF_BYTES
+        TH_OF_TEXT
+
+    ctypedef struct th_field:
+        uint8_t kind
+        uint8_t descending
+        uint8_t nulls_last
+        uint16_t width
+        uint32_t span
+
+    ctypedef struct th_format:
+        const th_field *field
+        size_t fields
+        size_t lead
+
+    ctypedef struct th_codes:
+        const uint8_t *data
+        const int64_t *offset
+        size_t n
+
+    ctypedef struct th_values:
+        uint8_t *valid
+        uint8_t *data
+        int64_t *offset
+        uint64_t size
+        uint64_t nulls
+
+    ctypedef struct th_weighted:
+        const int64_t *id
+        const int64_t *weight
+        th_codes codes
+
+    ctypedef struct th_placed:
+        pass
+
+    bint th_format_check(const th_format *f)
+    bint th_codes_check(const th_codes *codes, size_t size)
+    th_status th_code_measure(const th_format *f, const th_array *column, size_t n, int64_t *offset)
+    th_status th_code_write(const th_format *f, const th_array *column, size_t n, const int64_t *offset, uint8_t *to)
+    th_status th_code_sizes(const th_format *f, const th_codes *codes, th_values *values)
+    void th_code_read(const th_format *f, const th_codes *codes, th_values *values)
+    size_t th_code_add_up(const th_weighted *rows, th_placed *scratch, int64_t *row, int64_t *sum)
+
+
+cdef extern from "th_tree.h" nogil:
+    ctypedef struct th_tree:
+        pass
+
+    ctypedef struct th_tree_use:
+        size_t entries
+        size_t pages
+        size_t codes
+        size_t used_pages
+        size_t used_codes
+        size_t free_pages
+        size_t free_codes
+
+    ctypedef struct th_changes:
+        th_weighted rows
+        const int64_t *row
+        const int64_t *sum
+        size_t n
+
+    ctypedef struct th_tree_need:
+        size_t pages
+        size_t codes
+
+    ctypedef enum th_pick_kind:
+        TH_PICK_ALL
+        TH_PICK_ROWS
+        TH_PICK_TIES
+        TH_PICK_LEADS
+        TH_PICK_REST
+
+    ctypedef struct th_pick:
+        th_pick_kind kind
+        bint backwards
+
+    ctypedef struct th_picked:
+        size_t entries
+        size_t size
+        int64_t *length
+        int64_t *weight
+        int64_t *offset
+        uint8_t *code
+
+    size_t th_tree_size(size_t pages, size_t codes)
+    th_tree_use th_tree_usage(const th_tree *t)
+    bint th_tree_place(th_tree *t, void *block, size_t size)
+    void th_tree_move(th_tree *t, void *block, size_t pages, size_t codes)
+    void th_tree_pack(th_tree *t, void *block, size_t pages, size_t codes)
+    th_status th_tree_plan(const th_tree *t, const th_changes *changes, int64_t *before, th_tree_need *need)
+    size_t th_tree_add(th_tree *t, const th_changes *changes)
+    th_status th_tree_pick(const th_tree *t, const th_format *f, const th_pick *pick, const int64_t *id, const int64_t *most,
+                           size_t n, th_picked *found)
+    void th_tree_totals(const th_tree *t, const int64_t *id, size_t n, int64_t *rows, int64_t *entries)
+    size_t th_tree_ids(const th_tree *t, int64_t *id)
+    th_status th_tree_check(const th_tree *t)
+
+
+cdef extern from "th_sum.h" nogil:
+    enum:
+        TH_SUM_BASE
+        TH_SUM_DIGITS
+        TH_SUM_PLACES
+
+    ctypedef struct th_sum_rows:
+        const double *value
+        const int64_t *weight
+        int power
+        const int64_t *entry
+        const int64_t *offset
+        const int64_t *order
+        const int64_t *size
+        size_t groups
+
+    ctypedef struct th_sum_done:
+        size_t group
+        size_t row
+        size_t entries
+
+    bint th_sum_add(const th_sum_rows *rows, th_sum_done *done, int64_t *entry, size_t room, int64_t *length)
+    bint th_sum_round(const int64_t *entry, const int64_t *offset, size_t n, double *value)

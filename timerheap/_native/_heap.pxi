@@ -2,6 +2,12 @@
 
 cdef enum:
     _FEW = 32  # words of scratch memory on the stack, enough for 64 due rows
+    _TIMER_BYTES = 24  # of a timer in `to_bytes`: three numbers of 8 bytes
+
+    # Memory that `push_many` has allocated for rows that were not new goes back if there is more of it than a third of
+    # the rows; an eighth of them stays free for the next ones.
+    _FREE_PART = 3
+    _SPARE_PART = 8
 
 
 cdef class _Heap(_HeapMemory):
@@ -26,7 +32,7 @@ cdef class _Heap(_HeapMemory):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If an argument is not an integer, or does not fit int64.
         MemoryError
             If there is not enough memory. The heap is unchanged.
@@ -92,7 +98,7 @@ cdef class _Heap(_HeapMemory):
 
         Raises
         ------
-        TypeError, ValueError, OverflowError
+        ArgumentTypeError, ArgumentValueError
             If a column is not of integers, not one-dimensional, of another length, or does not fit int64.
         MemoryError
             If there is not enough memory. The heap is unchanged.
@@ -106,8 +112,8 @@ cdef class _Heap(_HeapMemory):
         while th_heap_push_many(&self.h, ts, key, ns, n, _uint8s(added),
                                 <uint32_t *>cnp.PyArray_DATA(where), &need) == TH_FULL:
             self.grow(need)
-        if self.h.cap > cap and self.h.cap - self.h.len > self.h.len // 3:  # the heap grew for rows that were not new
-            self.shrink(max(self.h.len + self.h.len // 8, <size_t>_SMALL))
+        if self.h.cap > cap and self.h.cap - self.h.len > self.h.len // _FREE_PART:
+            self.shrink(max(self.h.len + self.h.len // _SPARE_PART, <size_t>_SMALL))
         return added
 
     cdef cnp.ndarray remove_rows(self, object timestamps, object key_hashes, object namespaces, bint only_at):
@@ -139,7 +145,7 @@ cdef class _Heap(_HeapMemory):
 
         Raises
         ------
-        TypeError, ValueError, OverflowError
+        ArgumentTypeError, ArgumentValueError
             As `push_many`.
         """
         cdef _Columns rows = _Columns(self)
@@ -170,7 +176,7 @@ cdef class _Heap(_HeapMemory):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If `watermark` is not an integer, or does not fit int64.
         """
         return th_heap_count_due(&self.h, _int64(watermark, "watermark"))
@@ -205,9 +211,9 @@ cdef class _Heap(_HeapMemory):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If an argument is not an integer, or does not fit int64.
-        ValueError
+        ArgumentValueError
             If `limit` is negative.
         MemoryError
             If there is not enough memory for the result. The heap is unchanged.
@@ -219,14 +225,14 @@ cdef class _Heap(_HeapMemory):
         if limit is not None:
             most = _int64(limit, "limit")
             if most < 0:
-                raise ValueError(f"limit must not be negative, got {limit}")
+                raise ArgumentValueError(f"limit must not be negative, got {limit}")
         due = th_due(watermark=until, limit=most, scratch=&few[0], words=_FEW, room=SIZE_MAX, found=0)
-        while th_heap_pop_due(&self.h, &due) == TH_FULL:
-            if due.need:
+        while th_heap_pop_due(&self.h, &due) == TH_FULL:  # it wants memory, see th_heap.h
+            if due.need:  # scratch that goes on with what it has found
                 more = _empty(due.need, cnp.NPY_UINT64)
                 memcpy(cnp.PyArray_DATA(more), due.scratch, due.words * sizeof(uint64_t))
                 scratch, due.scratch, due.words = more, <uint64_t *>cnp.PyArray_DATA(more), due.need
-            else:
+            else:  # the columns of the result
                 ts, key, ns = _empty(due.n, cnp.NPY_INT64), _empty(due.n, cnp.NPY_INT64), _empty(due.n, cnp.NPY_INT64)
                 batch = _batch(ts, key, ns)
                 due.ts, due.key = _int64s(ts), _int64s(key)
@@ -352,17 +358,18 @@ cdef class _Heap(_HeapMemory):
 
         Raises
         ------
-        TypeError
+        ArgumentTypeError
             If `data` is not bytes-like.
-        ValueError
+        CheckpointError
             If `data` is not from `to_bytes` of this class, has another format version, is damaged, or is not a valid
             heap.
         """
         cdef _Heap heap = cls.__new__(cls)
         payload = unseal(1 + <int>heap.h.identity, data)
-        if len(payload) % 24:
-            raise ValueError(f"data must be a valid heap, with 24 bytes a timer, got {len(payload)} bytes of columns")
-        cdef size_t n = len(payload) // 24
+        if len(payload) % _TIMER_BYTES:
+            raise DamagedCheckpointError(f"data must be a valid heap, with 24 bytes a timer, got {len(payload)} bytes "
+                                         "of columns")
+        cdef size_t n = len(payload) // _TIMER_BYTES
         if not n:
             return heap
         cdef cnp.ndarray columns = np.frombuffer(payload, "<i8").astype(np.int64, copy=False)
@@ -375,7 +382,7 @@ cdef class _Heap(_HeapMemory):
         status = th_heap_restore(&heap.h)
         if status != TH_YES:
             heap.h.len = 0
-            raise ValueError(f"data must be a valid heap, but {_broken(status)}")
+            raise DamagedCheckpointError(f"data must be a valid heap, but {_broken(status)}")
         return heap
 
     def __reduce__(self):

@@ -76,7 +76,7 @@ cdef class _HeapMemory(_Borrower):
     cdef int make_room(self, object n, str name) except -1:
         cdef int64_t cap = _int64(n, name)
         if cap < 0:
-            raise ValueError(f"{name} must not be negative, got {cap}")
+            raise ArgumentValueError(f"{name} must not be negative, got {cap}")
         if <size_t>cap > self.h.cap:
             self.resize(cap)
         self.reserved = cap
@@ -94,7 +94,7 @@ cdef class _HeapMemory(_Borrower):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError
+        ArgumentTypeError, ArgumentValueError
             If `n` is not an integer, does not fit int64, or is negative.
         MemoryError
             If there is not enough memory, or `n` is more than 2,415,919,104. The heap is unchanged.

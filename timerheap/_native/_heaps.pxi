@@ -46,7 +46,7 @@ cdef class TimerHeap(_Heap):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If an argument is not an integer, or does not fit int64.
         """
         cdef int64_t ts = _int64(timestamp, "timestamp")
@@ -70,7 +70,7 @@ cdef class TimerHeap(_Heap):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If an argument is not an integer, or does not fit int64.
         """
         cdef int64_t ts = _int64(timestamp, "timestamp")
@@ -95,7 +95,7 @@ cdef class TimerHeap(_Heap):
 
         Raises
         ------
-        TypeError, ValueError, OverflowError
+        ArgumentTypeError, ArgumentValueError
             As `push_many`.
         """
         return self.remove_rows(timestamps, key_hashes, namespaces, False)
@@ -117,7 +117,7 @@ cdef class TimerHeap(_Heap):
 
         Raises
         ------
-        TypeError, ValueError, OverflowError
+        ArgumentTypeError, ArgumentValueError
             As `push_many`.
         """
         cdef _Columns rows = _Columns(self)
@@ -135,7 +135,7 @@ cdef class TimerHeap(_Heap):
         """Return whether a `Timer` or a tuple (timestamp, key_hash[, namespace]) is in the heap. O(1)."""
         cdef size_t row
         if not isinstance(timer, tuple) or not 2 <= len(timer) <= 3:
-            raise TypeError(f"a timer must be a tuple (timestamp, key_hash[, namespace]), got {_shown(timer)}")
+            raise ArgumentTypeError(f"a timer must be a tuple (timestamp, key_hash[, namespace]), got {_shown(timer)}")
         timestamp, key_hash, namespace = timer if len(timer) == 3 else (*timer, 0)
         return th_heap_find(&self.h, _int64(timestamp, "timestamp"), _int64(key_hash, "key_hash"),
                             _int64(namespace, "namespace"), &row)
@@ -179,7 +179,7 @@ cdef class KeyTimerHeap(_Heap):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If an argument is not an integer, or does not fit int64.
         """
         cdef int64_t key = _int64(key_hash, "key_hash")
@@ -202,7 +202,7 @@ cdef class KeyTimerHeap(_Heap):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If an argument is not an integer, or does not fit int64.
         """
         cdef size_t row
@@ -226,7 +226,7 @@ cdef class KeyTimerHeap(_Heap):
 
         Raises
         ------
-        TypeError, ValueError, OverflowError
+        ArgumentTypeError, ArgumentValueError
             As `push_many`.
         """
         cdef _Columns rows = _Columns(self)
@@ -254,7 +254,7 @@ cdef class KeyTimerHeap(_Heap):
 
         Raises
         ------
-        TypeError, ValueError, OverflowError
+        ArgumentTypeError, ArgumentValueError
             As `push_many`.
         """
         return self.remove_rows(0, key_hashes, namespaces, False)
@@ -266,7 +266,7 @@ cdef class KeyTimerHeap(_Heap):
         if not isinstance(timer, tuple):
             timer = timer, 0
         if not 2 <= len(timer) <= 3:
-            raise TypeError(f"a timer must be a key_hash, (key_hash, namespace) or Timer, got {_shown(timer)}")
+            raise ArgumentTypeError(f"a timer must be a key_hash, (key_hash, namespace) or Timer, got {_shown(timer)}")
         *timestamp, key_hash, namespace = timer
         if timestamp:
             ts = _int64(timestamp[0], "timestamp")

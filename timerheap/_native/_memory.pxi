@@ -19,14 +19,17 @@ cdef extern from *:
     """
     #if defined(__linux__)
     #include <sys/mman.h>
+    #include <unistd.h>
     #endif
 
     /* Request huge pages, as NumPy does for its arrays: page faults of new memory cost more than filling it. */
     static void ask_huge_pages(void *start, size_t size) {
     #if defined(MADV_HUGEPAGE)
-        const size_t page = 4096;
-        size_t skip = (page - (size_t)start % page) % page;
-        if (size >= (size_t)4 << 20) madvise((char *)start + skip, (size - skip) / page * page, MADV_HUGEPAGE);
+        if (size < (size_t)4 << 20) return;
+        const long found = sysconf(_SC_PAGESIZE); /* 16 or 64 KiB on some aarch64, where 4 KiB is no boundary */
+        if (found <= 0) return;
+        const size_t page = (size_t)found, skip = (page - (size_t)start % page) % page;
+        madvise((char *)start + skip, (size - skip) / page * page, MADV_HUGEPAGE);
     #else
         (void)start, (void)size;
     #endif

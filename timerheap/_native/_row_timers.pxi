@@ -193,7 +193,7 @@ cdef class RowTimers:
     cdef int64_t namespace_of(self, object name, bint is_new) except? -1:
         cdef PyObject *known
         if not isinstance(name, str):
-            raise TypeError(f"name must be a str, got {_shown(name)}")
+            raise ArgumentTypeError(f"name must be a str, got {_shown(name)}")
         known = PyDict_GetItemWithError(self.known, name)
         if known is not NULL:
             return <object>known
@@ -227,7 +227,8 @@ cdef class RowTimers:
         if name is None:
             ts = _time(timestamp)
         elif timestamp is not None:
-            raise TypeError(f"timestamp must be left out for the timer with the name {name!r}, got {timestamp!r}")
+            raise ArgumentTypeError(f"timestamp must be left out for the timer with the name {name!r}, got "
+                                    f"{timestamp!r}")
         else:
             ns = self.namespace_of(name, False)
             if not ns:

@@ -13,7 +13,8 @@ cdef object _bytes_of(object data, str name):
     try:
         return memoryview(data).toreadonly().cast("B")
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be bytes or another contiguous buffer, got {_shown(data)}: {error}") from None
+        raise ArgumentTypeError(f"{name} must be bytes or another contiguous buffer, got {_shown(data)}: "
+                                f"{error}") from None
 
 
 cdef void _add(th_xxh64 *state, const unsigned char[::1] data) noexcept:
@@ -35,7 +36,7 @@ def xxh64(data, seed=0):
     try:
         start = operator.index(seed)
     except OverflowError:
-        raise OverflowError(f"seed must be from 0 to 2**64 - 1, got {seed}") from None
+        raise ArgumentRangeError(f"seed must be from 0 to 2**64 - 1, got {seed}") from None
     th_xxh64_begin(&state, start)
     _add(&state, _bytes_of(data, "data"))
     return th_xxh64_end(&state)
@@ -44,8 +45,8 @@ def xxh64(data, seed=0):
 def seal(kind, *parts):
     """Return the parts, concatenated, as versioned, typed and checksummed bytes, 24 bytes longer. O(size).
 
-    `kind` is the type of the payload, 0 to 65535. Raises TypeError or ValueError if a part is not a C-contiguous
-    buffer, or `kind` is not an integer in its range.
+    `kind` is the type of the payload, 0 to 65535. Raises ArgumentTypeError or ArgumentValueError if a part
+    is not a C-contiguous buffer, or `kind` is not an integer in its range.
 
     >>> bytes(unseal(16, seal(16, b"some ", b"state")))
     b'some state'
@@ -78,34 +79,36 @@ def seal(kind, *parts):
 
 
 def unseal(kind, data):
-    """Verify what `seal` has returned, and return its payload, a view; raise ValueError for other bytes. O(size)."""
+    """Verify what `seal` has returned, and return its payload, a view. O(size); raise CheckpointError if it is not."""
     cdef int64_t number = _kind(kind)
     cdef th_xxh64 state
     view = _bytes_of(data, "data")
     if len(view) < _HEADER.size:
-        raise ValueError(f"data is too short: {len(view)} bytes, a header alone has {_HEADER.size}")
+        raise DamagedCheckpointError(f"data is too short: {len(view)} bytes, a header alone has {_HEADER.size}")
     magic, version, found, size, checksum = _HEADER.unpack_from(view)
     if magic != _MAGIC:
-        raise ValueError(f"not timerheap's data: it begins with {magic!r}, not {_MAGIC!r}")
+        raise ForeignCheckpointError(f"not timerheap's data: it begins with {magic!r}, not {_MAGIC!r}")
     if version != _FORMAT_VERSION:
-        raise ValueError(f"format version {version}: this build of timerheap reads version {_FORMAT_VERSION}")
+        raise ForeignCheckpointError(f"format version {version}: this build of timerheap reads version "
+                                     f"{_FORMAT_VERSION}")
     if found != number:
-        raise ValueError(f"data holds {_kind_name(found)}, not {_kind_name(number)}")
+        raise CheckpointMismatchError(f"data holds {_kind_name(found)}, not {_kind_name(number)}")
     payload = view[_HEADER.size:]
     if size != len(payload):
-        raise ValueError(f"data is cut off or too long: the payload has {len(payload)} bytes, its header says {size}")
+        raise DamagedCheckpointError(f"data is cut off or too long: the payload has {len(payload)} bytes, its header "
+                                     f"says {size}")
     th_xxh64_begin(&state, 0)
     _add(&state, view[:16])
     _add(&state, payload)
     if checksum != th_xxh64_end(&state):
-        raise ValueError("data is damaged: its checksum is wrong")
+        raise DamagedCheckpointError("data is damaged: its checksum is wrong")
     return payload
 
 
 cdef int64_t _kind(object kind) except -1:
     cdef int64_t number = _int64(kind, "kind")
     if not 0 <= number < 1 << 16:
-        raise ValueError(f"kind must be from 0 to 65535, got {number}")
+        raise ArgumentValueError(f"kind must be from 0 to 65535, got {number}")
     return number
 
 
@@ -141,15 +144,22 @@ def to_text(data):
 
 
 def from_text(text):
-    """Return the bytes of `to_text`; raise ValueError for any other text. O(size), about 0.3 ns a byte."""
-    cdef Py_ssize_t size
+    """Return the bytes of `to_text`; raise DamagedCheckpointError for other text. O(size), about 0.3 ns a byte."""
+    cdef Py_ssize_t size, unused
     cdef const uint8_t *characters
     cdef bytes data
     if not isinstance(text, str):
-        raise TypeError(f"text must be a str, got {_shown(text)}")
+        raise ArgumentTypeError(f"text must be a str, got {_shown(text)}")
     if not str.isascii(text) or str.__len__(text) % 8 == 1:
-        raise ValueError(f"text must be what to_text() returned, got {str.__len__(text)} other characters")
+        raise _not_of_to_text(text)
     characters = <const uint8_t *>PyUnicode_AsUTF8AndSize(text, &size)
+    unused = 7 * size - 8 * <Py_ssize_t>th_text_bytes(size)  # high bits of the last character, which are 0
+    if unused and characters[size - 1] >> (7 - unused):
+        raise _not_of_to_text(text)
     data = PyBytes_FromStringAndSize(NULL, th_text_bytes(size))
     th_text_read(characters, size, <uint8_t *>PyBytes_AS_STRING(data))
     return data
+
+
+cdef _not_of_to_text(object text):
+    return DamagedCheckpointError(f"text must be what to_text() returned, got {str.__len__(text)} other characters")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from arena import Arena, Block
+from children import helpers
 from heap_model import INT64_MAX
 
 from timerheap import KeyTimerHeap, TimerHeap
@@ -272,9 +273,9 @@ def test_another_process_continues_with_the_same_bytes(kind, tmp_path):
     it = made(kind, memory)
     put(it, np.arange(200))
     before = contents(it)
-    tests = Path(__file__).parent
+    paths = [str(Path(__file__).parent), *helpers()]
     arguments = [path, str(memory.top), kind.__name__, json.dumps(it._head())]
-    script = f"import sys; sys.path[:0] = {[str(tests), str(tests / 'support')]}\n{CHILD}"
+    script = f"import sys; sys.path[:0] = {paths}\n{CHILD}"
     child = subprocess.run([sys.executable, "-c", script, *arguments], check=True, stdout=subprocess.PIPE)
     seen, head, top = json.loads(child.stdout)
     assert [tuple(row) for row in seen] == before

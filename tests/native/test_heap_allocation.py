@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from timerheap import KeyTimerHeap, TimerHeap
+from timerheap._native import _core
 from timerheap._native._core import (
     FIXED,
     TEXT,
@@ -42,16 +43,56 @@ from timerheap._native._core import (
     wave_order,
 )
 
-KINDS = {kind.__name__: kind for kind in (TimerHeap, KeyTimerHeap, IdIndex)}
+KINDS = {kind.__name__: kind for kind in (TimerHeap, KeyTimerHeap, IdIndex, _core.CodeTree)}
 N = 1000
 TS, KEY = np.random.default_rng(0).integers(10**6, 10**9, N), np.arange(N) * 1000 + 10**6
 NEW_TS, NEW_KEY = TS + 10**6, KEY + 10**9
 SPLIT = int(np.sort(TS)[N // 2])
 
 
+FORMAT = _core.CodeFormat(
+    [
+        (_core.OF_FIELDS, 0, False, False, 3),
+        (_core.OF_SIGNED, 8, True, False, 1),
+        (_core.OF_TEXT, 0, False, True, 1),
+    ],
+    2,
+)
+
+
+def coded(numbers):
+    """Return the codes of numbers with a text of as many bytes as 20 to 27."""
+    n = len(numbers)
+    lengths = 20 + np.arange(n) % 8
+    views = [
+        ArrayView(FIXED, 0, 0, n, None, None, None),
+        ArrayView(FIXED, 8, 0, n, None, None, np.ascontiguousarray(numbers)),
+        ArrayView(
+            TEXT,
+            8,
+            0,
+            n,
+            np.full(n // 8 + 1, 0x7F, np.uint8),
+            np.append(0, np.cumsum(lengths)),
+            bytes(28 * n),
+        ),
+    ]
+    return _core.encode(FORMAT, views)
+
+
+CODES, NEW_CODES, ONES = coded(KEY), coded(NEW_KEY), np.ones(N, np.int64)
+
+
+def new(kind):
+    return _core.CodeTree(FORMAT) if kind is _core.CodeTree else kind()
+
+
 def full(kind):
-    """Return a heap or an index without unused capacity."""
-    heap = kind()
+    """Return a heap or an index without unused capacity, or a tree."""
+    heap = new(kind)
+    if kind is _core.CodeTree:
+        heap.add(TS, CODES, ONES)
+        return heap
     if kind is IdIndex:
         heap.put_many(KEY, TS)
         return heap
@@ -61,7 +102,12 @@ def full(kind):
 
 def roomy(kind):
     """Return a heap or an index that releases memory when it loses one more."""
-    heap = kind()
+    heap = new(kind)
+    if kind is _core.CodeTree:
+        heap.add(np.arange(3 * N), coded(np.arange(3 * N)), np.ones(3 * N, np.int64))
+        heap.add(TS[:9], CODES.take(np.arange(9)), ONES[:9])
+        heap.add(np.arange(2 * N), coded(np.arange(3 * N)).take(np.arange(2 * N)), -np.ones(2 * N, np.int64))
+        return heap
     if kind is IdIndex:
         heap.put_many(np.append(np.arange(3 * N), KEY), 0)
         heap.remove_many(np.arange(3 * N))
@@ -248,7 +294,45 @@ OF_AN_INDEX = {
 }
 
 
+OF_A_TREE = {
+    "()": lambda _: _core.CodeTree(FORMAT),
+    "add": lambda tree: tree.add(NEW_KEY, NEW_CODES, ONES),
+    "add, there": lambda tree: tree.add(TS, CODES, ONES),
+    "add, lists": lambda tree: tree.add([1, 2], CODES.take([3, 4]), [5, 6]),
+    "add, refused": lambda tree: tree.add([1, 1], CODES.take([3, 3]), [2**63 - 1, 1]),
+    "remove": lambda tree: tree.add(TS, CODES, -ONES),
+    "remove, most": lambda tree: emptied(tree, 5),
+    "remove, all": lambda tree: emptied(tree, 0),
+    "pick": lambda tree: picked(tree, _core.PICK_ALL),
+    "pick, rank": lambda tree: picked(tree, _core.PICK_TIES),
+    "totals": lambda tree: tree.totals(TS),
+    "ids": lambda tree: tree.ids(),
+    "encode": lambda _: tuple(coded(KEY).tolist()),
+    "decode": lambda _: tuple(each for field in _core.decode(FORMAT, CODES) for each in field),
+    "add_up": lambda _: _core.add_up(KEY // 1000 % 7, CODES, ONES),
+    "Codes": lambda _: tuple(_core.Codes(b"abc", [0, 1, 3]).tolist()),
+    "clear": lambda tree: tree.clear(),
+    "nbytes": lambda tree: tree.nbytes,
+    "len": len,
+    "_check": lambda tree: tree._check(),
+}
+
+
+def picked(tree, kind):
+    lengths, codes, weights = tree.pick(TS, kind, 1)
+    return lengths, tuple(codes.tolist()), weights
+
+
+def emptied(tree, left):
+    """Remove all entries but the first few."""
+    lengths, codes, weights = tree.pick(tree.ids(), _core.PICK_ALL)
+    ids = np.repeat(tree.ids(), lengths)
+    return tree.add(ids[left:], codes.take(np.arange(left, len(codes))), -weights[left:])
+
+
 def calls(kind):
+    if kind is _core.CodeTree:
+        return OF_A_TREE
     return OF_AN_INDEX if kind is IdIndex else ANY | ONE_OF_A_KIND[kind]
 
 
@@ -261,7 +345,11 @@ CASES = [
 
 
 def rows(heap):
-    """Return the contents of a heap or an index."""
+    """Return the contents of a heap, an index or a tree."""
+    if type(heap) is _core.CodeTree:
+        lengths, codes, weights = heap.pick(heap.ids(), _core.PICK_ALL)
+        owners = np.repeat(heap.ids(), lengths)
+        return list(zip(owners.tolist(), codes.tolist(), weights.tolist(), strict=True))
     if type(heap) is IdIndex:
         ids, values = heap.items()
         return sorted(zip(ids.tolist(), values.tolist(), strict=True))
@@ -269,7 +357,7 @@ def rows(heap):
 
 
 def stored(heap):
-    return rows(heap) if type(heap) is IdIndex else heap.to_bytes()
+    return rows(heap) if type(heap) in (IdIndex, _core.CodeTree) else heap.to_bytes()
 
 
 def outcome(call, heap):
@@ -288,7 +376,7 @@ def same(one, other):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray):
         return np.array_equal(one, other)
-    if isinstance(one, TimerHeap | KeyTimerHeap | IdIndex):
+    if isinstance(one, TimerHeap | KeyTimerHeap | IdIndex | _core.CodeTree):
         one._check()
         return rows(one) == rows(other)
     return one == other
@@ -342,7 +430,7 @@ def results(tmp_path_factory):
         pytest.skip("AddressSanitizer has an allocator of its own, which this one would replace")
     compiler = shutil.which("gcc") or pytest.skip("no gcc to compile the failing allocator with")
     library = tmp_path_factory.mktemp("allocation") / "failing_malloc.so"
-    source = Path(__file__).parent / "c" / "failing_malloc.c"
+    source = Path(__file__).parents[1] / "c" / "failing_malloc.c"
     subprocess.run([compiler, "-O2", "-fno-builtin", "-shared", "-fPIC", source, "-o", library], check=True)
     child = subprocess.run(
         [sys.executable, __file__],

@@ -153,6 +153,27 @@ def test_text_that_holds_no_bytes_raises(text):
         from_text(b"")
 
 
+@given(st.text(st.characters(codec="ascii"), max_size=20))
+def test_text_is_read_only_if_its_bytes_give_the_same_text(text):
+    try:
+        data = from_text(text)
+    except ValueError:
+        return
+    assert to_text(data) == text
+
+
+@pytest.mark.parametrize("size", range(1, 15))
+def test_a_bit_behind_the_last_byte_raises(size):
+    text = to_text(bytes(size))
+    for bit in range(7):
+        changed = text[:-1] + chr(1 << bit)
+        if 7 * (len(text) - 1) + bit < 8 * size:
+            assert to_text(from_text(changed)) == changed
+        else:
+            with pytest.raises(ValueError, match="text must be what to_text"):
+                from_text(changed)
+
+
 # ---- heaps ----
 
 

@@ -4,23 +4,10 @@ import random
 
 import numpy as np
 import pytest
+from filled_heaps import both, columns, filled
 from heap_model import INT64_MAX, INT64_MIN
 
 from timerheap import KeyTimerHeap, Timer, TimerBatch, TimerHeap
-
-both = pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
-
-
-def columns(n, seed=0, span=10**9):
-    rng = np.random.default_rng(seed)
-    return rng.integers(0, span, n), rng.permutation(n)
-
-
-def filled(kind, n):
-    heap = kind()
-    assert heap.push_many(*columns(n)).all()
-    return heap
-
 
 # ---- order ----
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from timerheap.spark._arrow import is_flat, view_of, wide
-from timerheap.spark._group.columns import python_values
+from timerheap.spark._python_rows import python_values
 
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.bool_(), [True, False]),

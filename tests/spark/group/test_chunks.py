@@ -12,16 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerheap._native._core import seal, unseal
+from timerheap.errors import DamagedCheckpointError, ForeignCheckpointError
 from timerheap.spark._arrow import widen
-from timerheap.spark._group.checkpoint import (
-    KEYS,
-    ROWS,
-    pieces,
-    read_chunk,
-    read_schema,
-    write_chunk,
-    write_schema,
-)
+from timerheap.spark._group.stored.chunks import pieces, read_chunk, read_schema, write_chunk, write_schema
+from timerheap.spark._group.stored.kinds import KEYS, ROWS
 
 BATCH = pa.record_batch(
     {
@@ -36,7 +30,9 @@ BATCH = pa.record_batch(
     }
 )
 CHUNK = write_chunk(KEYS, BATCH)
-_HEADER = struct.Struct("<BBHI")
+_HEADER = struct.Struct("<BBHI")  # version, flags, the number of counts, the size
+VERSION = 1
+COMPRESSED, WIDE = 1, 2
 
 
 @given(start=st.integers(0, 5), stop=st.integers(0, 5))
@@ -80,19 +76,29 @@ def test_a_truncated_chunk_raises(length: int) -> None:
 
 @given(payload=st.binary(max_size=200))
 def test_a_sealed_invalid_payload_raises(payload: bytes) -> None:
-    data = seal(KEYS, payload)
     with pytest.raises(ValueError, match=f"a chunk of kind {KEYS} must hold a valid record batch"):
-        read_chunk(KEYS, data, BATCH.schema)
+        read_chunk(KEYS, seal(KEYS, bytes([VERSION]), payload), BATCH.schema)
     with pytest.raises(ValueError, match=f"chunk 0 of kind {KEYS} must hold a name and a schema|utf-8"):
-        read_schema(KEYS, data)
+        read_schema(KEYS, seal(KEYS, bytes([VERSION, 0]), payload))
+
+
+def test_another_version_raises() -> None:
+    with pytest.raises(ForeignCheckpointError, match="has a chunk of version 9, and this version reads 1"):
+        read_chunk(KEYS, seal(KEYS, b"\x09", unseal(KEYS, CHUNK)[1:]), BATCH.schema)
+    schema = write_schema(KEYS, "name", BATCH.schema)
+    with pytest.raises(ForeignCheckpointError, match="has a schema of version 9, and this version reads 1"):
+        read_schema(KEYS, seal(KEYS, b"\x09", unseal(KEYS, schema)[1:]))
+    for read in (lambda data: read_chunk(KEYS, data, BATCH.schema), lambda data: read_schema(KEYS, data)):
+        with pytest.raises(DamagedCheckpointError, match="is cut off"):
+            read(seal(KEYS))
 
 
 def unpacked(chunk: bytes) -> tuple[int, bytes]:
     """Return the width of the counts of a chunk, and the counts and buffers."""
     payload = bytes(unseal(KEYS, chunk))
-    compressed, width, _, size = _HEADER.unpack_from(payload)
-    raw = payload[_HEADER.size :]
-    return width, pa.decompress(raw, size, "lz4_raw", asbytes=True) if compressed else raw
+    _, flags, _, size = _HEADER.unpack_from(payload)
+    raw, width = payload[_HEADER.size :], 4 if flags & WIDE else 1
+    return width, pa.decompress(raw, size, "lz4_raw", asbytes=True) if flags & COMPRESSED else raw
 
 
 def buffers_of(chunk: bytes) -> list[bytes | None]:
@@ -111,7 +117,7 @@ def packed(rows: int, buffers: list[bytes | None]) -> bytes:
     counts = [rows, *(0 if buffer is None else len(buffer) + 1 for buffer in buffers)]
     parts = [struct.pack(f"<{len(counts)}I", *counts), *(buffer for buffer in buffers if buffer)]
     raw = b"".join(part + bytes(-len(part) % 8) for part in parts)
-    return seal(KEYS, _HEADER.pack(0, 4, len(counts), len(raw)), raw)
+    return seal(KEYS, _HEADER.pack(VERSION, WIDE, len(counts), len(raw)), raw)
 
 
 FILLS = [None, b"", bytes(1), bytes(8), bytes(64), b"\xff" * 64, b"\xaa" * 64]
@@ -142,7 +148,7 @@ def changed_bytes(random_: random.Random) -> Iterator[Case]:
         for _ in range(random_.randint(0, 4)):
             changed[random_.randrange(len(raw))] ^= 1 << random_.randrange(8)
         del changed[len(raw) - random_.choice([0, 0, 1, 8, 63]) :]
-        yield seal(KEYS, _HEADER.pack(0, width, n, len(changed)), changed), BATCH.schema
+        yield seal(KEYS, _HEADER.pack(VERSION, WIDE * (width == 4), n, len(changed)), changed), BATCH.schema
 
 
 def changed_buffers(_: random.Random) -> Iterator[Case]:

@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from timerheap import TimerHeap
+from timerheap._key_timers import KeyTimers, KeyTimerService, TimersOfKeys
 from timerheap._native._core import CurrentKey, KnownKeys, RecordColumns, RowCells, RowContext, RowLoop
 from timerheap.spark._group.timers import (
     POP_DUE,
     PUSH,
     REMOVE,
     JournalledTimers,
-    KeyTimers,
     TimerNames,
-    TimersOfKeys,
     due_keys,
 )
-from timerheap.spark._worker.states import KeyTimerService
 
 timestamps = st.integers(-2, 12)
 key_ids = st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1])
@@ -262,7 +260,7 @@ def test_names_that_no_timer_has_are_dropped() -> None:
 
 @pytest.mark.parametrize("hash_", [7, (1 << 63) - 2], ids=["a hash", "the last ones"])
 def test_names_with_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch, hash_: int) -> None:
-    monkeypatch.setattr("timerheap.spark._group.timers.namespace_of", lambda name: hash_)
+    monkeypatch.setattr("timerheap._key_timers.namespace_of", lambda name: hash_)
     found = TimerNames()
     assert found.find("a") == 0
     a, b, c, d = map(found.new, "abcd")

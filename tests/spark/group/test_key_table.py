@@ -18,8 +18,10 @@ from made_keys import colliding_pairs, colliding_texts
 from memories import Arena
 
 from timerheap.spark._arrow import narrow, widen
-from timerheap.spark._group.checkpoint import KEYS, read_chunk, write_chunk
-from timerheap.spark._group.tables import IdTable, KeyTable
+from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.stored.chunks import read_chunk, write_chunk
+from timerheap.spark._group.stored.kinds import KEYS
+from timerheap.spark._memory.id_table import IdTable
 
 NAN = math.nan
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)

@@ -15,8 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from timerheap.spark._group import memory
-from timerheap.spark._group.memory import Block, FreeSpace, LiveFile
+from timerheap.spark._live import live_file
+from timerheap.spark._live.free_space import FreeSpace
+from timerheap.spark._live.live_file import LiveFile
+from timerheap.spark._memory.blocks import Block
 
 FORK = get_context("fork")
 
@@ -267,7 +269,7 @@ def test_a_forked_process_does_not_write_into_the_blocks_of_its_parent(
 
 def test_a_file_of_another_build_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     released(tmp_path / "file")
-    monkeypatch.setattr(memory, "_build", lambda: 1)
+    monkeypatch.setattr(live_file, "_build", lambda: 1)
     with pytest.raises(ValueError, match="was written by another version of timerheap, NumPy or PyArrow"):
         opened(tmp_path / "file").read_head()
 
@@ -275,7 +277,7 @@ def test_a_file_of_another_build_raises(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_file_system_that_cannot_reserve_space_gets_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_without_reservation", lambda fd: "btrfs")
+    monkeypatch.setattr(live_file, "_without_reservation", lambda fd: "btrfs")
     with pytest.raises(OSError, match="btrfs cannot reserve space"):
         LiveFile.create(str(tmp_path / "file"))
     assert not (tmp_path / "file").exists()

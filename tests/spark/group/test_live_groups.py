@@ -17,10 +17,11 @@ from live_files import files
 from pyspark.sql.types import StringType, StructField, StructType
 from queries import QUERY
 
-from timerheap.spark._group.memory import LiveFile
+from timerheap.spark._live import live_groups
+from timerheap.spark._live.live_cache import Cache, Owner
+from timerheap.spark._live.live_file import LiveFile
+from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
-from timerheap.spark._worker import live_groups
-from timerheap.spark._worker.live_groups import Cache, LiveGroups, Owner
 
 OWNER = Owner("query", "operator")
 NEW, CONTINUED, HANDED_OVER, LOADED = "new", "continued", "handed over", "loaded"
@@ -88,7 +89,7 @@ def test_a_failed_attempt_is_loaded_by_its_retry(executor: Executor, tmp_path: P
 def test_a_restarted_query_continues_its_groups(executor: Executor, tmp_path: Path) -> None:
     executor.batch("a")
     assert executor.batch("a", owner=Owner("query", "planned anew")) == HANDED_OVER
-    other = replace(QUERY, drop_state=("other",))
+    other = replace(QUERY, state_changes=replace(QUERY.state_changes, drop=("other",)))
     assert executor.batch("b", other, Owner("query", "third")) == HANDED_OVER, "it has no such state"
     rows = StructType([*QUERY.rows, StructField("more", StringType())])
     assert executor.batch("b", replace(QUERY, rows=rows), Owner("query", "fourth")) == LOADED

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from live_files import files
 
-from timerheap.spark._group.memory import LiveFile
-from timerheap.spark._worker import live_groups
-from timerheap.spark._worker.live_groups import LiveStore
+from timerheap.spark._live import dead_files
+from timerheap.spark._live.live_file import LiveFile
+from timerheap.spark._live.live_store import LiveStore
 
 FORK = get_context("fork")
 GROUP, OTHER = b"group-01", b"group-02"
@@ -178,14 +178,29 @@ def test_of_many_workers_one_gets_the_file(tmp_path: Path) -> None:
         assert files(tmp_path) == []
 
 
+TRACED = tuple(
+    f"_live/{name}.py" for name in ("dead_files", "free_space", "live_file", "live_groups", "live_store")
+)
+
+
 def interrupted_at(line: int, work: Callable[[], object], interrupt: Callable[[], None]) -> bool:
-    """Run `work`, and `interrupt` before the given line of the two modules; return whether it was run."""
+    """Run `work`, and `interrupt` before the given line of the modules; return whether it was run."""
     left = line
     before = sys.gettrace()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.endswith(("_group/memory.py", "_worker/live_groups.py")):
+        if not frame.f_code.co_filename.endswith(
+            (
+                "live_file.py",
+                "free_space.py",
+                "blocks.py",
+                "live_groups.py",
+                "live_cache.py",
+                "live_store.py",
+                "dead_files.py",
+            )
+        ):
             return None
         left -= event == "line"
         if not left:
@@ -202,7 +217,7 @@ def interrupted_at(line: int, work: Callable[[], object], interrupt: Callable[[]
 
 
 def killed_at(line: int, work: Callable[[], None]) -> int:
-    """Run `work` in a process that is killed before the given line of the two modules, as it runs them."""
+    """Run `work` in a process that is killed before the given line of the modules, as it runs them."""
     return worker(lambda: interrupted_at(line, work, lambda: os.kill(os.getpid(), signal.SIGKILL)))
 
 
@@ -282,10 +297,10 @@ def test_the_directory_of_an_idle_query_is_removed(tmp_path: Path, monkeypatch: 
     put(tmp_path, T1, "text")
     directory = tmp_path / "timerheap" / "query-q"
     module = sys.modules[LiveStore.__module__]
-    monkeypatch.setattr(module, "_changed", age(directory, 3000))
+    monkeypatch.setattr(module, "changed_at", age(directory, 3000))
     store(tmp_path, "other")
     assert len(files(tmp_path)) == 1
-    monkeypatch.setattr(module, "_changed", age(directory, 4000))
+    monkeypatch.setattr(module, "changed_at", age(directory, 4000))
     store(tmp_path, "q")
     assert len(files(tmp_path)) == 1, "a query never removes its own"
     busy = store(tmp_path).create(OTHER)
@@ -302,7 +317,7 @@ def test_a_group_that_has_left_the_executor_is_removed(
     put(tmp_path, T1, "gone")
     put(tmp_path, T1, "here", OTHER)
     gone = tmp_path / "timerheap" / "query-q" / f"{GROUP.hex()}.{T1.hex()}"
-    monkeypatch.setattr(sys.modules[LiveStore.__module__], "_changed", age(gone, 90_000))
+    monkeypatch.setattr(sys.modules[LiveStore.__module__], "changed_at", age(gone, 90_000))
     assert contents(store(tmp_path).take(OTHER, T1)) == "here"
     assert not gone.exists()
 
@@ -406,7 +421,7 @@ def executor(local: Path, work: Callable[[], Any]) -> int:
 def test_the_files_of_dead_executors_are_removed_and_those_of_others_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_groups, "_LOOK", 0.0)
+    monkeypatch.setattr(dead_files, "_LOOK", 0.0)
     dead, alive, mine = (tmp_path / f"blockmgr-{name}" for name in ("dead", "alive", "mine"))
     executor(dead, lambda: put(dead, T1, "text"))
     assert len(files(dead)) == 1
@@ -423,7 +438,7 @@ def test_the_files_of_dead_executors_are_removed_and_those_of_others_stay(
 def test_the_executors_of_other_standalone_workers_are_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_groups, "_LOOK", 0.0)
+    monkeypatch.setattr(dead_files, "_LOOK", 0.0)
     folders = [tmp_path / f"spark-{n}" / f"executor-{n}" / f"blockmgr-{n}" for n in range(2)]
     for folder in folders:
         folder.mkdir(parents=True)
@@ -436,7 +451,7 @@ def test_the_executors_of_other_standalone_workers_are_neighbours(
 def test_an_executor_that_may_be_alive_keeps_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
 ) -> None:
-    monkeypatch.setattr(live_groups, "_LOOK", 0.0)
+    monkeypatch.setattr(dead_files, "_LOOK", 0.0)
     other = tmp_path / "blockmgr-other"
     executor(other, lambda: put(other, T1, "text"))
     link = other / "timerheap" / "owner"
@@ -451,7 +466,7 @@ def test_an_executor_that_may_be_alive_keeps_its_files(
 def test_a_worker_that_survives_its_executor_keeps_the_file_that_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_groups, "_LOOK", 0.0)
+    monkeypatch.setattr(dead_files, "_LOOK", 0.0)
     other = tmp_path / "blockmgr-other"
     executor(other, lambda: put(other, T1, "text"))
     survivor = LiveStore([str(other)], "q")

@@ -8,8 +8,9 @@ import pytest
 
 from timerheap.spark import _arrow as offsets
 from timerheap.spark._arrow import FITS, concatenated, fitting, narrow, size_of, wide, wide_rows, widen
+from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.row_buffer import RowBuffer
-from timerheap.spark._group.tables import KeyTable, StateTable
+from timerheap.spark._group.value_state import StateTable
 
 TEXT = pa.field("element", pa.string())
 TYPES = {

@@ -12,10 +12,12 @@ from letters import Mailbox
 from queries import QUERY
 
 from timerheap._native._core import unseal
-from timerheap.spark._group.checkpoint import KEYS, RENEWAL, USER_STATE, Manifest
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._worker import live_groups
-from timerheap.spark._worker.live_groups import Cache, LiveGroups, Owner
+from timerheap.spark._group.stored.kinds import KEYS, USER_STATE
+from timerheap.spark._group.stored.manifest import RENEWAL, Manifest
+from timerheap.spark._live import live_groups
+from timerheap.spark._live.live_cache import Cache, Owner
+from timerheap.spark._live.live_groups import LiveGroups
 
 OWNER = Owner("query", "operator")
 ERASED = "key-q9x7k2v5w8j4h1", "value-m3t6z0c8r5y2"
@@ -38,7 +40,7 @@ def in_chunks(store: GroupStore, kind: int, text: str) -> bool:
         if of == kind and id_:
             payload = bytes(unseal(kind, data))
             size = int.from_bytes(payload[4:8], "little")
-            found.append(codec.decompress(payload[8:], size, asbytes=True) if payload[0] else payload[8:])
+            found.append(codec.decompress(payload[8:], size, asbytes=True) if payload[1] & 1 else payload[8:])
     return any(text.encode() in part for part in found)
 
 

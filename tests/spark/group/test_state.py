@@ -17,26 +17,23 @@ from queries import QUERY
 
 from timerheap import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
 from timerheap._contents import KeyContext
+from timerheap._expiry import Expiry
 from timerheap._native._core import CurrentKey
 from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._columns import VALUE
-from timerheap.spark._group.checkpoint import (
-    EVENT_TIMERS,
-    KEYS,
-    PROCESSING_TIMERS,
-    TIMER_NAMES,
-    USER_STATE,
-    Manifest,
-    Stored,
-    Tiers,
-)
-from timerheap.spark._group.key_group import KeyGroup, StoredGroup, expiry_namespace, new_state
+from timerheap.spark._functions.state_handles import GroupRuntimeContext, RowRuntimeContext
+from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
+from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.saving import Stored
 from timerheap.spark._group.split import contents_of, keyed, named_timers, restore, split
-from timerheap.spark._group.tables import KeyTable
+from timerheap.spark._group.stored.kinds import EVENT_TIMERS, KEYS, PROCESSING_TIMERS, TIMER_NAMES, USER_STATE
+from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._group.stored.tiers import Tiers
+from timerheap.spark._group.user_states import new_state
+from timerheap.spark._live.live_cache import Cache, Owner
 from timerheap.spark._query import Query
-from timerheap.spark._state.state_tables import ContentsTable, Ttl
-from timerheap.spark._worker.live_groups import Cache, Owner
-from timerheap.spark._worker.states import GroupRuntimeContext, RowRuntimeContext
+from timerheap.spark._state.state_tables import ContentsTable
+from timerheap.spark._state.stored_group import StoredGroup
 
 NAMES = st.sampled_from(["", "a", "b", "Zoë", "e"])
 
@@ -241,7 +238,7 @@ def test_a_missing_or_foreign_chunk_raises_and_is_named() -> None:
 
 def with_states(store: MemoryStore, names: str, drop_state: tuple[str, ...] = ()) -> KeyGroup:
     """Save a group whose function has these states, each set for a key of its own."""
-    group = KeyGroup(replace(QUERY, drop_state=drop_state).layout)
+    group = KeyGroup(replace(QUERY, state_changes=replace(QUERY.state_changes, drop=drop_state)).layout)
     stored = Stored(Manifest(4))
     if store.manifest is not None:
         stored = load(store, group)
@@ -365,7 +362,7 @@ def test_names_of_timers_go_with_them_and_are_dropped_with_the_last(monkeypatch:
         assert sorted(names[1:]) == ["silent", "weekly"]
         assert names[0] is None
     other = KeyGroup(QUERY.layout)  # of a checkpoint with more key groups, in which "silent" has a namespace
-    monkeypatch.setattr("timerheap.spark._group.timers.namespace_of", lambda name: silent)
+    monkeypatch.setattr("timerheap._key_timers.namespace_of", lambda name: silent)
     other.event_timers.push_many([90, 91], 2, list(map(other.timer_names.new, ["daily", "silent"])))
     other.keys.resolve(np.array([2]), [pa.array(["b"])])
     both = KeyGroup(QUERY.layout)
@@ -400,7 +397,7 @@ def test_a_table_with_two_timers_of_one_key_and_name_raises(second: int) -> None
 def test_a_value_with_a_time_to_live_must_have_a_time() -> None:
     type_ = pa.struct([("value", pa.int64()), ("at", pa.int64())])
     schema = new_state(USER_STATE, "seen", "value", type_).schema
-    table = ContentsTable("seen", "value", type_, schema, Ttl("at", 5, True), 9)
+    table = ContentsTable("seen", "value", type_, schema, Expiry("at", 5, True), 9)
     values = pa.array([{"value": 1, "at": 2}, {"value": 1, "at": None}], type_)
     with pytest.raises(
         ValueError, match=r"states\['seen'\] must have the time 'at' .*got 1 values with null"

@@ -14,10 +14,11 @@ from queries import query_of
 
 from timerheap import KeyedProcessFunction
 from timerheap.spark._arrow import KeyedRows, widen
-from timerheap.spark._group.checkpoint import ROWS as ROWS_KIND
-from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import RowOrder
+from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.stored.kinds import ROWS as ROWS_KIND
+from timerheap.spark._group.stored.manifest import Manifest
 
 FIELDS = [
     pa.field("k", pa.string()),

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from memories import Arena
 
 from timerheap.spark._arrow import wide
-from timerheap.spark._group.columns import Slab
-from timerheap.spark._group.tables import IdTable
+from timerheap.spark._memory.id_table import IdTable
+from timerheap.spark._memory.slab import Slab
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 IDS = st.one_of(st.integers(0, 30), st.sampled_from([-(2**63), -1, 2**63 - 1]))

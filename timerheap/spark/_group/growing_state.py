@@ -1,9 +1,9 @@
-"""List and map states: for each key id a chain of segments, so that a change costs its own size."""
+"""List and map states: for each key id a chain of segments, behind what the batch has touched."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -14,13 +14,11 @@ from pyspark.sql import Row
 
 from timerheap._native._core import IdIndex
 from timerheap._values import KeyCodec
-from timerheap.spark._arrow import wide, wide_rows, widen
-from timerheap.spark._group.columns import python_values
-from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.tables import IdTable
-
-Compact = Callable[[pa.Array, np.ndarray], pa.Array]
-"""Removes what later entries of the same row supersede, given rows and which of them are whole contents."""
+from timerheap.errors import ArgumentTypeError, ArgumentValueError, DamagedCheckpointError
+from timerheap.spark._arrow import wide, wide_rows, widen, widen_column
+from timerheap.spark._memory.blocks import PROCESS, Memory
+from timerheap.spark._memory.segment_chains import Edits, SegmentChains
+from timerheap.spark._python_rows import python_values
 
 L = TypeVar("L")
 
@@ -29,194 +27,13 @@ SMALL = 256
 
 _ROW_ENTRIES = 4096  # in one row of a chunk, so that no chunk grows with the contents of a key
 _SEARCHES = 64  # of one map in a batch before it is loaded, which costs as much as about this many
-_CHAIN = pa.list_(pa.field("link", pa.struct([("segment", pa.int64()), ("length", pa.int64())])))
 
 
-class Edits:
-    """Changes of contents: rows to append to the contents of their keys, or to replace them.
+class ChainedState:
+    """What a state has whose contents grow: chains of segments, read and written in columns.
 
-    The ids (int64), what `replaces` (bool) and the rows (lists with 64-bit offsets) have the shape (n,). A
-    key may have several rows, which then apply in this order. An empty row that replaces removes the
+    All changes since the last save become one row of the checkpoint for each key. `type` is that of whole
     contents.
-    """
-
-    def __init__(self, ids: np.ndarray, replaces: np.ndarray, rows: pa.Array) -> None:
-        self.ids = ids
-        self.replaces = replaces
-        self.rows = rows
-
-    @classmethod
-    def concatenated(cls, edits: list[Edits]) -> Edits:
-        """Return edits that apply one after the other."""
-        if len(edits) == 1:
-            return edits[0]
-        return cls(
-            np.concatenate([e.ids for e in edits]),
-            np.concatenate([e.replaces for e in edits]),
-            pa.concat_arrays([e.rows for e in edits]),
-        )
-
-    def take(self, rows: np.ndarray) -> Edits:
-        """Return the edits at these positions, or where a mask is True."""
-        at = np.flatnonzero(rows) if rows.dtype == bool else rows
-        return Edits(self.ids[at], self.replaces[at], self.rows.take(pa.array(at)))
-
-    def composed(self, compact: Compact) -> Edits:
-        """Return edits with the same effect and one row for each key."""
-        if IdIndex().put_many(self.ids, 0).all():  # as most often, which is cheaper to see than to sort
-            return self
-        codes, ids = pd.factorize(self.ids)
-        order = np.argsort(codes, kind="stable")
-        starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-        replacing = np.where(self.replaces[order], np.arange(len(order)), -1)
-        since = np.maximum.reduceat(replacing, starts)  # the last replacement of each key
-        kept = order[np.arange(len(order)) >= since[codes[order]]]
-        starts = np.flatnonzero(np.diff(codes[kept], prepend=-1))
-        rows = joined(self.rows.take(pa.array(kept)), starts)
-        return Edits(ids, since >= 0, compact(rows, since >= 0))
-
-
-class SegmentChains:
-    """The contents of many keys, each a list of entries of one type in a chain of segments.
-
-    Appending adds a segment. Then the newest segments are joined as long as the one before them is at most
-    twice as long, so that each is more than twice as long as the next: a chain has O(log n) segments, and n
-    entries are copied O(n log n) times in all, however they come.
-    """
-
-    _next: int  # the id of the next segment
-
-    def __init__(
-        self, type_: pa.DataType, compact: Compact, memory: Memory = PROCESS, head: Sequence[Any] = ()
-    ) -> None:
-        links, segments, self._next = head or ((), (), 0)
-        self._compact = compact
-        self._chains = IdTable(_CHAIN, memory, links)
-        self._segments = IdTable(type_, memory, segments)
-        self.type = self._segments.type
-
-    def head(self) -> list[Any]:
-        return [self._chains.head(), self._segments.head(), self._next]
-
-    def ids(self) -> np.ndarray:
-        """Return the ids of the keys that have contents: shape (n,), int64, valid until the next change."""
-        return self._chains.ids()
-
-    def find(self, ids: np.ndarray) -> np.ndarray:
-        """Return which keys have contents: shape (n,), bool."""
-        # These are the keys that have chains, even where entries remove others: the oldest segment is longer
-        # than all others together, and removes nothing, so something of it is left.
-        return self._chains.find(ids)
-
-    def lengths(self, ids: np.ndarray) -> np.ndarray:
-        """Return the number of stored entries of each key, superseded ones included: shape (n,), int64."""
-        chains, bounds = self._chains_of(ids)
-        totals = np.concatenate([[0], np.cumsum(chains.field("length"))])
-        return np.diff(totals[bounds])
-
-    def get(self, ids: np.ndarray) -> pa.Array:
-        """Return the contents of each key, from the oldest entry to the newest: shape (n,), never null."""
-        chains, bounds = self._chains_of(ids)
-        return _regrouped(self._segments.get(np.asarray(chains.field("segment"))), bounds)
-
-    def reserve(self, times: float) -> None:
-        self._chains.reserve(times)
-        self._segments.reserve(times)
-
-    def apply(self, edits: Edits) -> int:
-        """Change the contents by edits with one row for each key; return how many keys have lost theirs."""
-        links, bounds = self._chains_of(edits.ids)
-        held, lengths = (links.field(name).to_numpy() for name in ("segment", "length"))
-        start, end = bounds[:-1], bounds[1:]  # of the links of each key
-        stop = np.where(edits.replaces, start, end)
-        rows = self._compact(edits.rows, stop == start)
-        kept = _unjoined(lengths, start, stop, np.asarray(rows.value_lengths()))
-        if (kept < stop).any():  # join the links from `kept` to `stop` with the new rows, before them
-            segments = self._segments.get(held[_ranges(kept, stop)])
-            counts = stop - kept
-            both = _interleaved(segments, counts, rows, np.ones(len(rows), bool))
-            rows = self._compact(joined(both, np.cumsum(counts + 1) - counts - 1), kept == start)
-        old = _ranges(kept, end)
-        self._segments.remove(held[old])
-        links = links.take(pa.array(_ranges(start, kept)))
-        return self._put(edits.ids, links, kept - start, rows, end > start)
-
-    def _chains_of(self, ids: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:
-        """Return the chains of keys one after the other, and the bounds of each: shape (n + 1,)."""
-        chains = self._chains.get(ids)
-        counts = np.asarray(chains.value_lengths().fill_null(0))
-        return chains.flatten(), np.concatenate([[0], np.cumsum(counts)])
-
-    def _put(
-        self, ids: np.ndarray, links: pa.StructArray, counts: np.ndarray, rows: pa.Array, known: np.ndarray
-    ) -> int:
-        """Put `rows` behind chains of `counts` `links`, and return how many `known` keys have no chain."""
-        lengths = np.asarray(rows.value_lengths())
-        filled = lengths > 0
-        new = np.arange(self._next, self._next + len(ids))[filled]
-        self._next += len(ids)
-        if not filled.all():
-            rows = rows.filter(pa.array(filled))
-        self._segments.put(new, rows)
-        columns = [pa.array(new), pa.array(lengths[filled], pa.int64())]
-        link = pa.StructArray.from_arrays(columns, fields=list(links.type))
-        sizes = counts + filled
-        offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)])[np.append(True, sizes > 0)])
-        chains = pa.LargeListArray.from_arrays(
-            offsets, _interleaved(links, counts, link, filled), type=self._chains.type
-        )
-        self._chains.put(ids[sizes > 0], chains)
-        emptied = known & (sizes == 0)
-        self._chains.remove(ids[emptied])
-        return int(np.count_nonzero(emptied))
-
-
-def joined(rows: pa.Array, starts: np.ndarray) -> pa.Array:
-    """Join rows into one row for each of `starts`, the first row of which it names."""
-    return _regrouped(rows, np.append(starts, len(rows)))
-
-
-def _regrouped(rows: pa.Array, bounds: np.ndarray) -> pa.Array:
-    offsets = rows.offsets.to_numpy()[bounds]
-    return pa.LargeListArray.from_arrays(pa.array(offsets), rows.values, type=rows.type)
-
-
-def _interleaved(old: pa.Array, counts: np.ndarray, new: pa.Array, has_new: np.ndarray) -> pa.Array:
-    """Return, row by row, a count of `old` elements, and the next of the `new` ones where it `has_new`."""
-    ends = np.cumsum(counts + has_new)
-    own = np.zeros(len(old) + len(new), bool)
-    own[ends[has_new] - 1] = True
-    order = np.empty(len(own), np.int64)
-    order[own] = np.arange(len(old), len(own))
-    order[~own] = np.arange(len(old))
-    return pa.concat_arrays([old, new]).take(pa.array(order)) if len(old) else new
-
-
-def _unjoined(lengths: np.ndarray, start: np.ndarray, stop: np.ndarray, added: np.ndarray) -> np.ndarray:
-    """Return, for each chain, the end of the links that its new segment is not joined with."""
-    # `lengths` are those of all segments, chain by chain; each chain is from `start` to `stop`, and gets a
-    # segment of the length `added`.
-    ends, totals = stop.copy(), added.astype(np.int64)
-    at = np.flatnonzero(ends > start)
-    while len(at := at[lengths[ends[at] - 1] <= 2 * totals[at]]):
-        ends[at] -= 1
-        totals[at] += lengths[ends[at]]
-        at = at[ends[at] > start[at]]
-    return ends
-
-
-def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """Return the numbers of all ranges, one range after the other."""
-    counts = stops - starts
-    ends = np.cumsum(counts)
-    return np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
-
-
-class GrowingState(ABC, Generic[L]):
-    """The contents of one list or map state, by key id: chains of segments behind what the batch has touched.
-
-    Changes of the current batch are collected for each key, and become one row of its chain and of the
-    checkpoint. Contents are loaded only when they are read. `type` is that of a whole list or map.
     """
 
     shape: ClassVar[str]
@@ -234,8 +51,6 @@ class GrowingState(ABC, Generic[L]):
         self.schema = pa.schema([("key_hash", pa.int64()), ("replaces", pa.bool_()), (self.shape, rows)])
         self._chains = SegmentChains(rows, self._compact, memory, chains)
         self._journal: list[Edits] = []
-        self._at_hand: list[np.ndarray] = []
-        self._loaded: dict[int, L] = {}
 
     @classmethod
     def restored(cls, kind: int, name: str, schema: pa.Schema, memory: Memory = PROCESS) -> Self:
@@ -258,14 +73,6 @@ class GrowingState(ABC, Generic[L]):
     def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
         return rows
 
-    @abstractmethod
-    def _read(self, ids: list[int], rows: pa.Array) -> None:
-        """Put stored contents, with the changes of the batch, into `_loaded`."""
-
-    @abstractmethod
-    def _pending_edits(self) -> Edits | None:
-        """Return the changes since the last call, or None if there are none."""
-
     @staticmethod
     def _whole(rows: pa.Array) -> pa.Array:
         """Return contents given the compacted rows of whole ones."""
@@ -275,6 +82,96 @@ class GrowingState(ABC, Generic[L]):
         """Return the contents of many keys, empty for a key without any: shape (n,), with 64-bit offsets."""
         self._settle()
         return self._whole(self._compact(self._chains.get(ids), np.ones(len(ids), bool)))
+
+    def clear_many(self, ids: np.ndarray) -> None:
+        """Remove the contents of many keys, whose ids may be repeated: int64, shape (n,)."""
+        nothing = pa.array([], self._chains.type.value_type)
+        self._write_many(ids, nothing, np.zeros(len(ids), np.int64), replaces=True)
+
+    def _write_many(
+        self, ids: np.ndarray, entries: pa.Array, lengths: np.ndarray, *, replaces: bool = False
+    ) -> None:
+        """Append entries, or replace contents by them: for each of `ids`, int64, the next `lengths`."""
+        if len(ids) != len(lengths):
+            raise ArgumentValueError(
+                f"state {self.name!r}: there must be one row for each id, got {len(ids)} ids and "
+                f"{len(lengths)} rows"
+            )
+        rows = lists_of(entries, lengths, self._chains.type)
+        self._settle()
+        self._apply(Edits(np.array(ids, np.int64), np.full(len(ids), replaces), rows).composed(self._compact))
+
+    def _apply(self, edits: Edits) -> None:
+        """Apply edits with one row for each key, and journal them."""
+        self._losses += self._chains.apply(edits)
+        self._journal.append(edits)
+
+    def _settle(self) -> None:
+        """Write what has been collected to the chains and to the journal."""
+
+    def announce(self, ids: np.ndarray) -> None:
+        """Record that the contents of these keys may be read one by one."""
+
+    def ids(self) -> np.ndarray:
+        self._settle()
+        return self._chains.ids()
+
+    def count_losses(self) -> int:
+        self._settle()
+        return self._losses
+
+    # The methods of `timerheap.spark._group.stored.parts.CheckpointedPart`.
+
+    def changes(self) -> pa.RecordBatch | None:
+        self._settle()
+        if not self._journal:
+            return None
+        edits = Edits.concatenated(self._journal).composed(self._compact)
+        self._journal = []
+        return batch_of(edits, self.schema)
+
+    def snapshot(self) -> pa.RecordBatch:
+        ids = np.sort(self.ids())
+        whole = np.ones(len(ids), bool)
+        return batch_of(Edits(ids, whole, self._compact(self._chains.get(ids), whole)), self.schema)
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        if wide_rows(batch.schema) != wide_rows(self.schema) or any(c.null_count for c in batch.columns):
+            raise DamagedCheckpointError(
+                f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self.schema}"
+            )
+        self._chains.apply(edits_of(batch).composed(self._compact))
+
+    def reserve(self, times: float) -> None:
+        self._chains.reserve(times)
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        edits = Edits.concatenated([edits_of(batch) for batch in batches]).composed(self._compact)
+        return batch_of(edits, self.schema)
+
+    def __len__(self) -> int:
+        return len(self.ids())
+
+
+class GrowingState(ChainedState, ABC, Generic[L]):
+    """The contents of one list or map state, by key id: chains of segments behind what the batch has touched.
+
+    Changes of single keys in the current batch are collected for each key, and contents are loaded only when
+    they are read.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._at_hand: list[np.ndarray] = []
+        self._loaded: dict[int, L] = {}
+
+    @abstractmethod
+    def _read(self, ids: list[int], rows: pa.Array) -> None:
+        """Put stored contents, with the changes of the batch, into `_loaded`."""
+
+    @abstractmethod
+    def _pending_edits(self) -> Edits | None:
+        """Return the changes of single keys since the last call, or None if there are none."""
 
     def announce(self, ids: np.ndarray) -> None:
         """Record that the contents of these keys may be read; the first read then loads the small ones."""
@@ -294,68 +191,36 @@ class GrowingState(ABC, Generic[L]):
         self._read(missing, self._chains.get(np.array(missing, np.int64)))
         return self._loaded[key_id]
 
-    def ids(self) -> np.ndarray:
-        self._settle()
-        return self._chains.ids()
-
-    def count_losses(self) -> int:
-        self._settle()
-        return self._losses
-
     def _settle(self) -> None:
-        """Write the changes of the batch to the chains and to the journal."""
         edits = self._pending_edits()
         if edits is not None:
-            self._losses += self._chains.apply(edits)
-            self._journal.append(edits)
+            self._apply(edits)
 
-    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
+    def _write_many(
+        self, ids: np.ndarray, entries: pa.Array, lengths: np.ndarray, *, replaces: bool = False
+    ) -> None:
+        super()._write_many(ids, entries, lengths, replaces=replaces)
+        self._loaded.clear()
 
     def changes(self) -> pa.RecordBatch | None:
-        self._settle()
+        found = super().changes()
         self._loaded.clear()
         self._at_hand = []
-        if not self._journal:
-            return None
-        edits = Edits.concatenated(self._journal).composed(self._compact)
-        self._journal = []
-        return _batch(edits, self.schema)
-
-    def snapshot(self) -> pa.RecordBatch:
-        ids = np.sort(self.ids())
-        whole = np.ones(len(ids), bool)
-        return _batch(Edits(ids, whole, self._compact(self._chains.get(ids), whole)), self.schema)
-
-    def replay(self, batch: pa.RecordBatch) -> None:
-        if wide_rows(batch.schema) != wide_rows(self.schema) or any(c.null_count for c in batch.columns):
-            raise ValueError(
-                f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self.schema}"
-            )
-        self._chains.apply(_edits(batch).composed(self._compact))
-
-    def reserve(self, times: float) -> None:
-        self._chains.reserve(times)
-
-    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        edits = Edits.concatenated([_edits(batch) for batch in batches]).composed(self._compact)
-        return _batch(edits, self.schema)
-
-    def __len__(self) -> int:
-        return len(self.ids())
+        return found
 
 
-def rows_of(entries: pa.Array, lengths: Sequence[int] | np.ndarray, type_: pa.DataType) -> pa.Array:
+def lists_of(entries: pa.Array, lengths: Sequence[int] | np.ndarray, type_: pa.DataType) -> pa.Array:
     """Return rows of these lengths, in the type with 64-bit offsets."""
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     return pa.LargeListArray.from_arrays(pa.array(offsets), entries, type=wide(type_))
 
 
-def _edits(batch: pa.RecordBatch) -> Edits:
+def edits_of(batch: pa.RecordBatch) -> Edits:
     ids, replaces, rows = widen(batch).columns
     return Edits(ids.to_numpy(), replaces.to_numpy(zero_copy_only=False), rows)
 
 
-def _batch(edits: Edits, schema: pa.Schema) -> pa.RecordBatch:
+def batch_of(edits: Edits, schema: pa.Schema) -> pa.RecordBatch:
     """Return edits as rows of chunks, in which long contents are a row that replaces and rows to append."""
     lengths = np.asarray(edits.rows.value_lengths())
     pieces = np.maximum(1, -(-lengths // _ROW_ENTRIES))
@@ -401,7 +266,7 @@ def compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
     places = np.concatenate([removal, first[present]])
     order = np.argsort(places)
     kept = entries.take(pa.array(np.concatenate([removal, last[present]])[order]))
-    return rows_of(kept, np.bincount(owners[places], minlength=len(rows)), rows.type)
+    return lists_of(kept, np.bincount(owners[places], minlength=len(rows)), rows.type)
 
 
 def maps(rows: pa.Array) -> pa.Array:
@@ -428,11 +293,23 @@ def _codes(keys: pa.Array) -> np.ndarray:
     if not pa.types.is_struct(keys.type):
         codes = np.asarray(keys.dictionary_encode(null_encoding="encode").indices, np.int64)
         return codes
-    codes = np.zeros(len(keys), np.int64)
+    codes = np.array(keys.is_null(), np.int64)
     for column in keys.flatten():
         field = _codes(column)
         codes, _ = pd.factorize(codes * (field.max(initial=0) + 1) + field)
     return codes
+
+
+def _comparable_keys(keys: pa.Array) -> pa.Array:
+    """Return keys of maps as `KeyCodec` has them: -0.0 becomes 0.0, and each NaN the same."""
+    if pa.types.is_floating(keys.type):
+        return pc.if_else(
+            pc.is_nan(keys), pa.scalar(float("nan"), keys.type), pc.add(keys, pa.scalar(0.0, keys.type))
+        )
+    if pa.types.is_struct(keys.type):
+        columns = list(map(_comparable_keys, keys.flatten()))
+        return pa.StructArray.from_arrays(columns, fields=list(keys.type), mask=keys.is_null())
+    return keys
 
 
 class ListTable(GrowingState[list[Any]]):
@@ -463,6 +340,26 @@ class ListTable(GrowingState[list[Any]]):
         self._pending[key_id] = True, elements
         self._loaded[key_id] = elements
 
+    def append_many(self, ids: np.ndarray, rows: pa.Array) -> None:
+        """Append a row, a list, to the list of each of `ids`, which may be repeated: both of shape (n,)."""
+        self._write_many(ids, *self._elements_of(rows))
+
+    def replace_many(self, ids: np.ndarray, rows: pa.Array) -> None:
+        """Set the lists of `ids` to the rows, lists: both of shape (n,); an empty one removes the state."""
+        self._write_many(ids, *self._elements_of(rows), replaces=True)
+
+    def _elements_of(self, rows: pa.Array) -> tuple[pa.Array, np.ndarray]:
+        lists = pa.types.is_list(rows.type) or pa.types.is_large_list(rows.type)
+        if not lists or wide(rows.type.value_type) != self._chains.type.value_type:
+            raise ArgumentTypeError(f"state {self.name!r}: rows must be of {self.type}, got {rows.type}")
+        elements, lengths = widen_column(rows.flatten()), rows.value_lengths()
+        if lengths.null_count or elements.null_count:
+            raise ArgumentValueError(
+                f"state {self.name!r}: rows and their elements must not be null, got {lengths.null_count} "
+                f"null rows and {elements.null_count} null elements"
+            )
+        return elements, lengths.to_numpy()
+
     def _read(self, ids: list[int], rows: pa.Array) -> None:
         flat, stop = python_values(rows.flatten()), 0
         for key_id, length in zip(ids, rows.value_lengths().to_pylist(), strict=True):
@@ -476,7 +373,7 @@ class ListTable(GrowingState[list[Any]]):
             return None
         pending, self._pending = self._pending, {}
         flat = [element for _, elements in pending.values() for element in elements]
-        rows = rows_of(
+        rows = lists_of(
             pa.array(flat, self._chains.type.value_type),
             [len(elements) for _, elements in pending.values()],
             self.type,
@@ -584,6 +481,39 @@ class MapTable(GrowingState[dict[Any, Any]]):
         self._pending[key_id] = _Changes(replaces=True)
         self._loaded[key_id] = {}
 
+    def put_many(self, ids: np.ndarray, rows: pa.Array) -> None:
+        """Set the entries of a row, a map, in the map of each of `ids`, which may be repeated: shape (n,)."""
+        self._write_many(ids, *self._entries_of(rows))
+
+    def replace_many(self, ids: np.ndarray, rows: pa.Array) -> None:
+        """Set the maps of `ids` to the rows, maps: both of shape (n,); an empty one removes the state."""
+        self._write_many(ids, *self._entries_of(rows), replaces=True)
+
+    def remove_many(self, ids: np.ndarray, keys: pa.Array) -> None:
+        """Remove an entry, by its key, from the map of each of `ids`, which may be repeated: shape (n,)."""
+        if wide(keys.type) != wide(self.type.key_type) or keys.null_count:
+            raise ArgumentTypeError(
+                f"state {self.name!r}: keys must be of {self.type.key_type} and not null, got {keys.type} "
+                f"with {keys.null_count} nulls"
+            )
+        entries = self._log(widen_column(keys), pa.nulls(len(keys), wide(self.type.item_type)), removed=True)
+        self._write_many(ids, entries, np.ones(len(keys), np.int64))
+
+    def _entries_of(self, rows: pa.Array) -> tuple[pa.Array, np.ndarray]:
+        if not pa.types.is_map(rows.type) or wide(rows.type) != wide(self.type) or rows.null_count:
+            raise ArgumentTypeError(
+                f"state {self.name!r}: rows must be of {self.type} and not null, got {rows.type} with "
+                f"{rows.null_count} nulls"
+            )
+        whole = pa.concat_arrays([rows])  # which begins at 0
+        offsets = whole.offsets.to_numpy()
+        keys, values = (widen_column(each.slice(0, offsets[-1])) for each in (whole.keys, whole.items))
+        return self._log(keys, values, removed=False), np.diff(offsets).astype(np.int64)
+
+    def _log(self, keys: pa.Array, values: pa.Array, removed: bool) -> pa.Array:
+        columns = [pa.repeat(removed, len(keys)), _comparable_keys(keys), values]
+        return pa.StructArray.from_arrays(columns, fields=list(self._chains.type.value_type))
+
     def _changes(self, key_id: int) -> _Changes:
         changes = self._pending.get(key_id)
         if changes is None:
@@ -629,5 +559,5 @@ class MapTable(GrowingState[dict[Any, Any]]):
         entries = pa.StructArray.from_arrays([pa.array(c, f.type) for c, f in columns], fields=fields)
         lengths = [len(c.removed) + len(c.puts) for c in pending.values()]
         replaces = np.array([c.replaces for c in pending.values()])
-        rows = rows_of(entries, lengths, self._row_type(self.type))
+        rows = lists_of(entries, lengths, self._row_type(self.type))
         return Edits(np.fromiter(pending, np.int64, len(pending)), replaces, rows)

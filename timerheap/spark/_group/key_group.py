@@ -2,105 +2,45 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Collection, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Iterator, Set
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from timerheap._native._core import xxh64
-from timerheap.spark._arrow import evolved_rows, has_time_to_live, misfit, renamed_fields, wide_rows, widen
-from timerheap.spark._group.checkpoint import (
+from timerheap.errors import ForeignCheckpointError
+from timerheap.spark._group.evolution import evolved_state, has_time_to_live
+from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.layout import GroupLayout
+from timerheap.spark._group.row_buffer import RowBuffer
+from timerheap.spark._group.state_names import BROADCAST_STATE, name_taken, state_name
+from timerheap.spark._group.stored.kinds import (
     EVENT_EXPIRIES,
     EVENT_TIMERS,
-    KEYS,
-    OWN,
     PROCESSING_EXPIRIES,
     PROCESSING_TIMERS,
-    ROWS,
     TIMER_NAMES,
     USER_STATE,
-    CheckpointedPart,
-    ChunkReader,
-    LoadedPart,
-    Manifest,
-    Standing,
-    Stored,
-    described,
 )
-from timerheap.spark._group.growing_state import ListTable, MapTable
-from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.row_buffer import RowBuffer, RowOrder
-from timerheap.spark._group.tables import KeyTable, StateTable
+from timerheap.spark._group.stored.manifest import Standing
+from timerheap.spark._group.stored.parts import CheckpointedPart, LoadedPart
 from timerheap.spark._group.timers import JournalledTimers, TimerNames
+from timerheap.spark._group.user_states import (
+    UserState,
+    attached_state,
+    has_type,
+    head_of,
+    new_state,
+    restored_state,
+)
+from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.timer import MIN_WATERMARK
 
-UserState = StateTable | ListTable | MapTable
-
-_TABLES: dict[str, type[UserState]] = {table.shape: table for table in (StateTable, ListTable, MapTable)}
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
 _PARTS = ("keys", "event", "processing", "rows", "own")
 _NEW: dict[str, Any] = {**dict.fromkeys(_PARTS, ()), "names": None, "states": {}, "expiries": {}}  # a head
-
-BROADCAST_STATE = "broadcast:"
-"""Prefix of the names of broadcast states, which a function asks for when it has rows.
-
-They belong to the key group and not to a key: their tables have one id, which is none of `KeyGroup.keys`.
-"""
-
-
-class OwnPart(CheckpointedPart, Protocol):
-    """What the key groups of a query have besides keys, timers, rows and states; it has timers of its own."""
-
-    def head(self) -> Sequence[Any]:
-        """Return the JSON values from which another process continues."""
-
-    def loaded(self, watermark: int) -> None:
-        """Finish a load at a watermark, after all chunks have been replayed."""
-
-    def ids(self) -> np.ndarray:
-        """Return the ids of the keys that it keeps alive."""
-
-    def count_losses(self) -> int:
-        """Return how much has been removed so far."""
-
-    def pending(self, event_time: bool) -> tuple[int, int | None]:
-        """Return the number of timers of a time domain, and when the next is due."""
-
-    def misfit(self, stored: str) -> ValueError:
-        """Return the error for a checkpoint whose part has another name."""
-
-
-class OwnLayout(Protocol):
-    """What an `OwnPart` is made of; groups whose layouts have the same name have the same part."""
-
-    @property
-    def name(self) -> str:
-        """Describe the part; a checkpoint records it."""
-
-    def part(self, memory: Memory, head: Sequence[Any]) -> OwnPart:
-        """Return the part of one key group; see `KeyGroup`."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GroupLayout:
-    """What the key groups of a query hold.
-
-    A live group outlives the task that has loaded it, so it must not refer to the query, whose function may
-    have made large objects.
-    """
-
-    key_fields: list[pa.Field]
-    rows: pa.Schema  # of rows that may wait
-    order: RowOrder
-    ties: tuple[str, ...] = ()  # columns that order the rows of one key and time
-    own: OwnLayout | None = None
-    drop_state: tuple[str, ...]  # names of states that a load leaves out
-    rename_state: dict[str, str]  # the new names of states by the old ones
-    encrypted: bool = False  # Spark encrypts local files, so that live groups must stay in memory
 
 
 class KeyGroup:
@@ -108,7 +48,7 @@ class KeyGroup:
 
     In `memory` is everything that another process needs to continue the group. With the `head` that `head()`
     returned in that process, the group is the one in that memory, and the layout must be one that it `fits`;
-    O(1), except for an own part. `wake_up` is the timestamp of the group's timer in Spark.
+    O(1), except for own parts. `wake_up` is the timestamp of the group's timer in Spark.
     """
 
     def __init__(
@@ -124,8 +64,11 @@ class KeyGroup:
         self.event_timers = JournalledTimers(EVENT_TIMERS, memory, heads["event"])
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, memory, heads["processing"])
         self.timer_names = TimerNames(memory, heads["names"])
-        self.rows = RowBuffer(layout.rows, layout.order, memory, heads["rows"], layout.ties)
-        self.own = None if layout.own is None else layout.own.part(memory, heads["own"])
+        self.rows = RowBuffer(
+            layout.rows, layout.order, memory, heads["rows"], layout.ties, layout.event_time
+        )
+        heads_of_own = heads["own"] or [()] * len(layout.own)
+        self.own = tuple(own.part(memory, of) for own, of in zip(layout.own, heads_of_own, strict=True))
         self.states: dict[str, UserState] = {
             name: attached_state(memory, each) for name, each in heads["states"].items()
         }
@@ -151,7 +94,7 @@ class KeyGroup:
             "processing": self.processing_timers.head(),
             "names": None if self.timer_names.table is None else self.timer_names.table.head(),
             "rows": self.rows.head(),
-            "own": None if self.own is None else self.own.head(),
+            "own": [own.head() for own in self.own],
             "states": {name: head_of(state) for name, state in self.states.items()},
             "expiries": {_EXPIRY_NAMES[at]: timers.head() for at, timers in self._expiries.items()},
             "numbers": [self.watermark, self.late_rows, self.wake_up, self._losses_seen],
@@ -160,14 +103,13 @@ class KeyGroup:
     @staticmethod
     def fits(layout: GroupLayout, head: dict[str, Any]) -> bool:
         """Return whether the layout has the key, rows, timers, own part and states of `head`."""
-        gone = {*layout.drop_state, *layout.rename_state}
-        return bool(head["shape"] == _shape(layout)) and head["states"].keys().isdisjoint(gone)
+        gone = (name in layout.rename_state or layout.drops(name) for name in head["states"])
+        return bool(head["shape"] == _shape(layout)) and not any(gone)
 
     def parts(self) -> Iterator[CheckpointedPart]:
         """Yield the parts in the order in which they are saved."""
         yield from (self.keys, self.event_timers, self.processing_timers, self.rows)
-        if self.own is not None:
-            yield self.own
+        yield from self.own
         if self.timer_names.table is not None:
             yield self.timer_names.table
         yield from self.states.values()
@@ -181,11 +123,12 @@ class KeyGroup:
             return self.expiries(event_time=kind == EVENT_EXPIRIES)
         if kind == TIMER_NAMES:
             return self.timer_names.part()
+        own = next((own for own in self.own if own.kind == kind), None)
+        if own is not None and name != own.name:
+            raise own.misfit(name)
         part = next((part for part in self.parts() if part.kind == kind), None)
-        if self.own is not None and part is self.own and name != self.own.name:
-            raise self.own.misfit(name)
         if part is None or part.name != name:
-            raise ValueError(
+            raise ForeignCheckpointError(
                 f"the checkpoint has chunks of kind {kind}, which this version cannot read; use the "
                 "version that wrote them, or start a new checkpoint"
             )
@@ -225,55 +168,40 @@ class KeyGroup:
     def _pending(self, event_time: bool) -> tuple[int, int | None]:
         """Return the number of timers of a time domain, and when the next is due."""
         count, due = (self.event_timers if event_time else self.processing_timers).pending()
-        if self.own is None:
-            return count, due
-        more, other = self.own.pending(event_time)
-        return count + more, min((time for time in (due, other) if time is not None), default=None)
+        for own in self.own:
+            more, other = own.pending(event_time)
+            count, due = count + more, min((time for time in (due, other) if time is not None), default=None)
+        return count, due
 
     def _restored_state(self, kind: int, name: str, schema: pa.Schema) -> UserState:
         if name in self.layout.rename_state:
             old, name = name, self.layout.rename_state[name]
             self.evolved = True
             if name in self.states:
-                raise _taken(old, name)
+                raise name_taken(old, name)
         elif name in self.states:
-            raise _taken(*next(names for names in self.layout.rename_state.items() if names[1] == name))
+            raise name_taken(*next(names for names in self.layout.rename_state.items() if names[1] == name))
         table = restored_state(kind, name, schema, self.memory)
         self.states[name] = table
         return table
 
     def state(self, name: str, shape: str, type_: pa.DataType, *, broadcast: bool = False) -> UserState:
-        """Return the table of a user's state; raise a ValueError if its shape or type has changed."""
+        """Return the table of a state; raise an error if its shape is another, or its type cannot change."""
         name = state_name(self.layout, name, broadcast)
         self._asked_for.add(name)
         table = self.states.get(name)
         if table is None:
             kind = max((f.kind + 1 for f in self.states.values()), default=USER_STATE)
             table = self.states[name] = new_state(kind, name, shape, type_, self.memory)
-        elif (table.shape, table.type) != (shape, type_):
+        elif not has_type(table, shape, type_):
             table = self.states[name] = self._evolved(table, shape, type_)
         return table
 
     def _evolved(self, table: UserState, shape: str, type_: pa.DataType) -> UserState:
-        """Return a state as one of another type; raise a ValueError if that would lose anything."""
+        """Return a state as one of another type; raise an error if that would lose anything."""
         path = table.name.removeprefix(BROADCAST_STATE)
-        was = renamed_fields(table.type, path, self.layout.rename_state)
-        why = misfit(was, type_, path=path, dropped=self.layout.drop_state)
-        if table.shape != shape:
-            why = f"it is a {table.shape} state"
-        if why is not None:
-            raise ValueError(
-                f"state {table.name!r} must stay a {table.shape} state of {table.type}, got a {shape} state "
-                f"of {type_}: {why}; keep the type, or choose another name and pass "
-                f"state_changes={{{path!r}: None}}"
-            )
-        new = new_state(table.kind, table.name, shape, type_, self.memory)
-        named = wide_rows(new_state(table.kind, table.name, shape, was).schema)
-        columns = [
-            column.view(type_)
-            for column, type_ in zip(widen(table.snapshot()).columns, named.types, strict=True)
-        ]
-        new.replay(evolved_rows(pa.RecordBatch.from_arrays(columns, schema=named), new.schema))
+        changes = self.layout.rename_state, self.layout.drop_state
+        new = evolved_state(table, path, shape, type_, *changes, self.memory)
         if has_time_to_live(shape, type_) and not has_time_to_live(shape, table.type):
             self.untimed.add(table.name)
         elif has_time_to_live(shape, table.type) and not has_time_to_live(shape, type_):
@@ -311,15 +239,13 @@ class KeyGroup:
             table.ids() for name, table in self.states.items() if not name.startswith(BROADCAST_STATE)
         ]
         holders += [timers.heap.key_hashes for timers in self._expiries.values()]
-        if self.own is not None:
-            holders.append(self.own.ids())
+        holders += [own.ids() for own in self.own]
         self.keys.retain(holders)
 
     def losses(self) -> int:
         """Return what has gone since the last search for dead keys."""
         parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
-        own = 0 if self.own is None else self.own.count_losses()
-        return own + sum(part.count_losses() for part in parts) - self._losses_seen
+        return sum(part.count_losses() for part in (*parts, *self.own)) - self._losses_seen
 
     def loaded(self, losses: int | None = None) -> KeyGroup:
         """Finish a load after all chunks have been replayed."""
@@ -333,8 +259,8 @@ class KeyGroup:
                 timers.remove_many(*due)
                 timers.push_many(*due[:2], expiry_namespace(new))
         self.evolved |= self.rows.loaded(self.watermark)
-        if self.own is not None:
-            self.own.loaded(self.watermark)
+        for own in self.own:
+            own.loaded(self.watermark)
         self._losses_seen = 0
         self._losses_seen = self.losses() - (self._size() if losses is None else losses)
         return self
@@ -345,32 +271,10 @@ class KeyGroup:
         )
 
 
-def state_name(layout: GroupLayout, name: str, broadcast: bool) -> str:
-    """Return the name in the checkpoint of a state that a function asks for; raise if it cannot have that."""
-    if broadcast:
-        name = BROADCAST_STATE + name
-    elif name.startswith(BROADCAST_STATE):
-        raise ValueError(f"a keyed state's name must not start with {BROADCAST_STATE!r}, got {name!r}")
-    for change, names in ("drop", layout.drop_state), ("rename", layout.rename_state):
-        if name in names:
-            raise ValueError(
-                f"state_changes must {change} states that the function no longer has, got {name!r}, which it "
-                "uses; leave that out, or give the function's state another name"
-            )
-    return name
-
-
 def _shape(layout: GroupLayout) -> list[Any]:
     """Return JSON values that are equal for layouts whose groups have the same parts."""
     key = [field.name for field in layout.key_fields]
-    return [key, str(layout.rows), layout.order, None if layout.own is None else layout.own.name]
-
-
-def _taken(old: str, new: str) -> ValueError:
-    return ValueError(
-        f"state_changes must give {old!r} a name that no state in the checkpoint has, got {new!r}; choose "
-        f"another name, or run once with state_changes={{{new!r}: None}}"
-    )
+    return [key, str(layout.rows), layout.order, [own.name for own in layout.own]]
 
 
 def _of_namespace(timers: JournalledTimers, namespace: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -383,89 +287,3 @@ def _of_namespace(timers: JournalledTimers, namespace: int) -> tuple[np.ndarray,
 def expiry_namespace(name: str) -> int:
     """Return the namespace of the expiries of a state, which depends on its name alone."""
     return xxh64(name.encode()) - (1 << 63)
-
-
-def load_group(
-    store: ChunkReader, manifest: Manifest, layout: GroupLayout, memory: Memory = PROCESS
-) -> tuple[KeyGroup, Stored]:
-    """Return the group that a manifest describes; raise ValueError if it does not fit the layout."""
-    group = KeyGroup(layout, memory)
-    stored = Stored.load(store, manifest, group.part, layout.drop_state)
-    group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
-    group.wake_up = manifest.wake_up
-    return group.loaded(None if stored.drops else manifest.losses), stored
-
-
-class StoredGroup(KeyGroup):
-    """A key group as its manifest describes it, for a reader that does not know the query.
-
-    Only the parts of `kinds` are loaded. Raises ValueError if a chunk is missing or damaged, or belongs to
-    another save than the others.
-    """
-
-    def __init__(self, store: ChunkReader, manifest: Manifest, kinds: Collection[int]) -> None:
-        self.manifest = manifest
-        self.stored_own: dict[int, StoredOwn] = {}
-        runs = [run for run in manifest.runs if run.kind in kinds]
-        found = {run.kind: (name, schema) for run, name, schema in described(store, runs)}
-        rows = found[ROWS][1] if ROWS in found else pa.schema([])
-        layout = GroupLayout(
-            key_fields=KeyTable.fields(found[KEYS][1]) if KEYS in found else [],
-            rows=RowBuffer.rows_of(rows),
-            order="event_time",
-            drop_state=(),
-            rename_state={},
-        )
-        super().__init__(layout)
-        Stored.load(store, replace(manifest, runs=runs), self.part)
-        self.watermark = manifest.watermark
-        self.loaded()
-
-    def part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
-        if kind not in OWN:
-            return super().part(kind, name, schema)
-        self.stored_own[kind] = StoredOwn(name, schema)
-        return self.stored_own[kind]
-
-
-class StoredOwn:
-    """An `OwnPart` as it is stored: its chunks, for a reader that knows what they mean."""
-
-    def __init__(self, name: str, schema: pa.Schema) -> None:
-        self.name = name
-        self.schema = schema
-        self.chunks: list[pa.RecordBatch] = []
-
-    def replay(self, batch: pa.RecordBatch) -> None:
-        self.chunks.append(widen(batch))
-
-    def reserve(self, times: float) -> None:
-        """Do nothing: chunks are kept as they are."""
-
-
-def new_state(kind: int, name: str, shape: str, type_: pa.DataType, memory: Memory = PROCESS) -> UserState:
-    """Return an empty state; see `StateTable` and `GrowingState`."""
-    return _TABLES[shape](kind, name, type_, memory)
-
-
-def restored_state(kind: int, name: str, schema: pa.Schema, memory: Memory = PROCESS) -> UserState:
-    """Return an empty state for chunks of this schema; raise a ValueError if no state has it."""
-    table = _TABLES.get(schema.names[-1])
-    if table is not None:
-        state = table.restored(kind, name, schema, memory)
-        if state.schema == schema:
-            return state
-    raise ValueError(f"a chunk of state {name!r} has the columns {schema}")
-
-
-def head_of(state: UserState) -> list[Any]:
-    """Return the JSON values that `attached_state` needs."""
-    schema = pa.schema([(state.name, state.type)]).serialize().to_pybytes()
-    return [state.kind, state.shape, base64.b64encode(schema).decode(), state.head()]
-
-
-def attached_state(memory: Memory, head: list[Any]) -> UserState:
-    """Return the state that `head` describes; O(1)."""
-    kind, shape, schema, head = head
-    (field,) = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema)))
-    return _TABLES[shape](kind, field.name, field.type, memory, head)

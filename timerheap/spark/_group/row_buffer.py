@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerheap._native._core import TimerHeap, row_order
-from timerheap.spark._arrow import KeyedRows, evolved_columns, misfit, wide_rows, widen
+from timerheap.errors import CheckpointMismatchError, DamagedCheckpointError
+from timerheap.spark._arrow import KeyedRows, event_times, wide_rows, widen
 from timerheap.spark._columns import HIDDEN, ROW_ID, ROW_TIMESTAMP
-from timerheap.spark._group.checkpoint import ROWS
-from timerheap.spark._group.columns import Slab, python_values
-from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.evolution import evolved_columns, misfit
+from timerheap.spark._group.stored.kinds import ROWS
+from timerheap.spark._memory.blocks import PROCESS, Memory
+from timerheap.spark._memory.slab import Slab
+from timerheap.spark._python_rows import python_values
 from timerheap.timer import MIN_WATERMARK
 
 RowOrder = Literal["event_time", "arrival"]
@@ -51,7 +54,7 @@ def content_order(
     tied = np.flatnonzero(follows[:-1] | follows[1:])
     runs = np.cumsum(~follows[:-1])[tied]
     found = rows.take(pa.array(order[tied]))
-    columns = [pa.array(runs), *_comparable([*map(found.column, ties), *found.columns])]
+    columns = [pa.array(runs), *_sortable([*map(found.column, ties), *found.columns])]
     names = [str(number) for number in range(len(columns))]
     tied_rows = pa.RecordBatch.from_arrays(columns, names)
     by_content = pc.sort_indices(tied_rows, sort_keys=[(name, "ascending") for name in names])
@@ -59,13 +62,13 @@ def content_order(
     return order
 
 
-def _comparable(columns: list[pa.Array]) -> Iterator[pa.Array]:
+def _sortable(columns: list[pa.Array]) -> Iterator[pa.Array]:
     """Yield the columns that Arrow can sort by: those of structs in their place, text for others."""
     for column in columns:
         type_ = column.type
         if pa.types.is_struct(type_):
             yield column.is_null()
-            yield from _comparable(column.flatten())
+            yield from _sortable(column.flatten())
         elif pa.types.is_nested(type_):
             yield pa.array([None if value is None else repr(value) for value in python_values(column)])
         else:
@@ -78,7 +81,8 @@ class RowBuffer:
     The rows are in a slab, and a heap orders them by timestamp, so that appending costs O(new rows), and
     releasing O(due rows x log n). Rows that are released before anything else happens to the buffer are not
     even copied into it. By event time, rows wait for the watermark; with the order "arrival" there must be
-    none in the checkpoint.
+    none in the checkpoint. The heap has the time in ms; rows of one ms are released together, in the order of
+    their column `time`, which may have microseconds.
     """
 
     kind = ROWS
@@ -94,11 +98,12 @@ class RowBuffer:
         memory: Memory = PROCESS,
         head: Sequence[Any] = (),
         ties: Sequence[str] = (),
+        time: str | None = None,
     ) -> None:
         slab, heap, self._released, self._losses = head or ((), None, MIN_WATERMARK, 0)
         self._schema = schema
         self._order = order
-        self._ties = ties
+        self._ties, self._time = ties, time
         self._wide = wide_rows(schema)
         none = np.empty(0, np.int64)
         self._nothing = KeyedRows(pa.RecordBatch.from_pylist([], self._wide), none, none)
@@ -170,7 +175,8 @@ class RowBuffer:
         (due,) = (rows.timestamps <= watermark).nonzero()
         if not in_order:
             return rows, due
-        return rows, content_order(rows.rows, rows.timestamps, rows.ids, due, self._ties)
+        times = rows.timestamps if self._time is None else event_times(rows.rows.column(self._time))
+        return rows, content_order(rows.rows, times, rows.ids, due, self._ties)
 
     def _settle(self) -> None:
         """Put the new rows, of which most never get here, into the slab; all of them or none."""
@@ -231,7 +237,7 @@ class RowBuffer:
         heap._lend(self._memory)
         return heap
 
-    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
+    # The methods of `timerheap.spark._group.stored.parts.CheckpointedPart`:
 
     def changes(self) -> pa.RecordBatch | None:
         """Return the rows that were appended since the last call and still wait."""
@@ -251,7 +257,7 @@ class RowBuffer:
     def replay(self, batch: pa.RecordBatch) -> None:
         """See `CheckpointedPart`; `loaded` then buffers the rows that still wait."""
         if pa.schema(list(batch.schema)[-2:]) != _OWN:
-            raise ValueError(
+            raise DamagedCheckpointError(
                 f"a chunk of kind {ROWS} has the columns {batch.schema}; its last must be {_OWN}"
             )
         self._replayed.append(batch)
@@ -290,14 +296,14 @@ class RowBuffer:
     def _check_schema(self, stored: pa.Schema) -> bool:
         rest = "until these rows have come, or start a new checkpoint"
         if self._order != "event_time":
-            raise ValueError(
+            raise CheckpointMismatchError(
                 "order must be 'event_time' while rows wait in the checkpoint for the watermark, got "
                 f"'arrival'; go back to order='event_time' {rest}"
             )
         was, now = pa.struct(list(stored)), pa.struct(list(self._schema))
         why = misfit(was, now)
         if why is not None:
-            raise ValueError(
+            raise CheckpointMismatchError(
                 "df must have columns that the rows which wait in the checkpoint for the watermark can take, "
                 f"got others: {why.replace(HIDDEN, '')}; go back to the old columns {rest}"
             )

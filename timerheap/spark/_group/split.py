@@ -7,17 +7,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from timerheap.errors import ArgumentValueError
 from timerheap.spark._columns import OF_KEY
-from timerheap.spark._group.checkpoint import (
-    EVENT_TIMERS,
-    KEYS,
-    PROCESSING_TIMERS,
-    TIMER_NAMES,
-    USER_STATE,
-    CheckpointedPart,
-    pieces,
-)
-from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup, UserState, restored_state
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.state_names import BROADCAST_STATE
+from timerheap.spark._group.stored.chunks import pieces
+from timerheap.spark._group.stored.kinds import EVENT_TIMERS, KEYS, PROCESSING_TIMERS, TIMER_NAMES, USER_STATE
+from timerheap.spark._group.stored.parts import CheckpointedPart
+from timerheap.spark._group.user_states import UserState, restored_state
 
 _CONTENTS = pa.schema([("kind", pa.int16()), ("name", pa.string()), ("rows", pa.large_binary())])
 _TIMERS = (EVENT_TIMERS, PROCESSING_TIMERS)
@@ -31,8 +28,7 @@ def named_timers(timestamps: pa.Array, ids: pa.Array, names: pa.Array) -> pa.Rec
 
 def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator[tuple[int, bytes]]:
     """Yield the key groups, of `max_parallelism`, that the keys of a group belong to, with their contents."""
-    # O(size of the group). The group has no part of its query's own. Its broadcast states are those of every
-    # group: the first one yields them for all.
+    # O(size of the group). Its broadcast states are those of every group: the first one yields them for all.
     ids = group.keys.snapshot().column("id").to_numpy()
     key_groups = np.mod(group.keys.hashes(ids), max_parallelism)
     order = np.argsort(ids)
@@ -87,7 +83,7 @@ def _identified(group: KeyGroup, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def restore(group: KeyGroup, contents: bytes) -> None:
-    """Add what `split` yielded to a group; raise a ValueError if it does not fit the group's query.
+    """Add what `split` yielded to a group; raise an error if it does not fit the group's query.
 
     The rows of chunks may also be `keyed`: their keys then get ids here. `KeyGroup.loaded` finishes it.
     """
@@ -119,7 +115,7 @@ def _restore_timers(group: KeyGroup, kind: int, timestamps: pa.Array, ids: pa.Ar
     columns = timestamps.to_numpy(), ids.to_numpy(), group.timer_names.new_many(names)
     twice = ~timers.heap.push_many(*columns) & np.asarray(names.is_valid())
     if twice.any():
-        raise ValueError(
+        raise ArgumentValueError(
             "timers must have one row for each key, time_domain and name, got more for the name "
             f"{names[int(twice.argmax())].as_py()!r}; keep one of them"
         )
@@ -128,7 +124,7 @@ def _restore_timers(group: KeyGroup, kind: int, timestamps: pa.Array, ids: pa.Ar
 def _expect_new(state: UserState, ids: np.ndarray) -> None:
     twice = len(ids) - len(np.unique(ids)) + int(np.count_nonzero(np.isin(ids, state.ids())))
     if twice:
-        raise ValueError(
+        raise ArgumentValueError(
             f"states[{state.name!r}] must have one row for each key, got more for {twice}; aggregate them by "
             "key"
         )
@@ -136,7 +132,7 @@ def _expect_new(state: UserState, ids: np.ndarray) -> None:
 
 def _expect_other_keys(group: KeyGroup, kind: int, rows: pa.RecordBatch) -> None:
     if kind == KEYS and group.keys.table.find(rows.column("id").to_numpy()).any():
-        raise ValueError(
+        raise ArgumentValueError(
             "initial_state must have key groups whose keys have different ids, but the hashes of two keys "
             "collide; pass the max_parallelism of the checkpoint"
         )

@@ -11,19 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerheap._native._core import (
-    CurrentKey,
-    KeyTimerHeap,
-    NamedTimerHeap,
-    RowTimers,
-    TimerChanges,
-    TimerHeap,
-    row_order,
-    xxh64,
-)
-from timerheap.spark._group.checkpoint import TIMER_NAMES
-from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.tables import StateTable
+from timerheap._key_timers import Names, after
+from timerheap._native._core import KeyTimerHeap, NamedTimerHeap, TimerChanges, TimerHeap, row_order
+from timerheap.errors import DamagedCheckpointError
+from timerheap.spark._group.stored.kinds import TIMER_NAMES
+from timerheap.spark._group.value_state import StateTable
+from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.timer import TimerBatch
 
 PUSH, REMOVE, POP_DUE = 0, 1, 2  # of the last only the timestamp counts, which is the watermark
@@ -31,13 +24,11 @@ SCHEMA = pa.schema(
     [("op", pa.int8()), ("timestamp", pa.int64()), ("key_hash", pa.int64()), ("namespace", pa.int64())]
 )
 
-_SCANS = 32  # of a heap for single keys, before it is sorted for them
 _MANY_RUNS = 16  # of operations of one kind, from which on a replay merges them first
 _FEW = 64  # changes that are copied one by one: for so few, keeping their columns takes longer
-_LAST = (1 << 63) - 1  # namespace of a name
 
 
-def in_order(
+def timers_in_order(
     timestamps: np.ndarray, key_hashes: np.ndarray, namespaces: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return timers by timestamp, in an order that depends on them alone: three arrays, shape (n,)."""
@@ -117,40 +108,6 @@ def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarra
         before, among = ids[times < last], ids[times == last]
         ids = np.concatenate([before, np.partition(among, limit - len(before) - 1)[: limit - len(before)]])
     return ids
-
-
-class TimersOfKeys:
-    """The timers of single keys in a heap.
-
-    The first questions scan the heap. Further ones sort it once, and then cost what they return; timers that
-    were pushed later are remembered.
-    """
-
-    def __init__(self, heap: NamedTimerHeap) -> None:
-        self._heap = heap
-        self._scans = 0
-        self._sorted: tuple[np.ndarray, ...] | None = None  # key ids, timestamps, namespaces, by key id
-        self._pushed: dict[int, set[tuple[int, int]]] = {}  # timers by key id, since then
-
-    def push(self, timestamp: int, key_id: int, namespace: int) -> None:
-        if self._sorted is not None:
-            self._pushed.setdefault(key_id, set()).add((timestamp, namespace))
-
-    def timers(self, key_id: int) -> list[tuple[int, int]]:
-        """Return the timestamps and namespaces of a key's timers, in ascending order."""
-        heap = self._heap
-        if self._sorted is None and self._scans < _SCANS:
-            self._scans += 1
-            rows = heap.key_hashes == key_id
-            return sorted(zip(heap.timestamps[rows].tolist(), heap.namespaces[rows].tolist(), strict=True))
-        if self._sorted is None:
-            order = np.argsort(heap.key_hashes)
-            self._sorted = heap.key_hashes[order], heap.timestamps[order], heap.namespaces[order]
-        ids, *columns = self._sorted
-        mine = slice(ids.searchsorted(key_id), ids.searchsorted(key_id, "right"))
-        found = {*zip(*(column[mine].tolist() for column in columns), strict=True)}
-        found |= self._pushed.get(key_id, set())
-        return sorted(timer for timer in found if (timer[0], key_id, timer[1]) in heap)
 
 
 class JournalledTimers:
@@ -241,7 +198,7 @@ class JournalledTimers:
         self, op: int, n: int, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
     ) -> None:
         self._gather()
-        columns = (_kept(column) for column in (timestamps, key_hashes, namespaces))
+        columns = (_as_int64(column) for column in (timestamps, key_hashes, namespaces))
         self._journal.append((n, TimerJournal(np.array(op, np.int8), *columns)))
 
     def _gather(self) -> None:
@@ -266,7 +223,7 @@ class JournalledTimers:
             ops, *columns = changes.T
             self._journal.append((len(changes), TimerJournal(ops.astype(np.int8), *columns)))
 
-    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
+    # The methods of `timerheap.spark._group.stored.parts.CheckpointedPart`:
 
     def changes(self) -> pa.RecordBatch | None:
         self._gather()
@@ -285,19 +242,21 @@ class JournalledTimers:
 
     def snapshot(self) -> pa.RecordBatch:
         heap = self.heap
-        columns = in_order(heap.timestamps, heap.key_hashes, heap.namespaces)
+        columns = timers_in_order(heap.timestamps, heap.key_hashes, heap.namespaces)
         return TimerJournal(np.full(len(heap), PUSH, np.int8), *columns).to_arrow()
 
     def replay(self, batch: pa.RecordBatch) -> None:
         if batch.schema != SCHEMA or any(column.null_count for column in batch.columns):
-            raise ValueError(
+            raise DamagedCheckpointError(
                 f"a chunk of kind {self.kind} must have the columns {SCHEMA} without nulls, got "
                 f"{batch.schema}"
             )
         journal = TimerJournal.of(batch)
         unknown = journal.ops[(journal.ops < PUSH) | (journal.ops > POP_DUE)]
         if len(unknown):
-            raise ValueError(f"a chunk of kind {self.kind} has the unknown operation {unknown[0]}")
+            raise DamagedCheckpointError(
+                f"a chunk of kind {self.kind} has the unknown operation {unknown[0]}"
+            )
         cuts = np.flatnonzero(np.diff(journal.ops)) + 1
         if len(cuts) > _MANY_RUNS:  # of single calls: far faster in bulk
             journal = self._merged(journal)
@@ -328,79 +287,40 @@ class JournalledTimers:
         return len(self.heap)
 
 
-def _kept(column: npt.ArrayLike) -> np.ndarray:
+def _as_int64(column: npt.ArrayLike) -> np.ndarray:
     """Return a column as int64: itself if nobody can change it, else a copy."""
     if isinstance(column, np.ndarray) and column.base is None and not column.flags.writeable:
         return np.asarray(column, np.int64)
     return np.array(column, np.int64)
 
 
-def namespace_of(name: str) -> int:
-    """Return the namespace of the timers with a name, which depends on it alone."""
-    try:
-        return max(xxh64(name.encode()) >> 1, 1)
-    except UnicodeEncodeError:
-        raise ValueError(f"name must be valid Unicode, got {name!r}") from None
-
-
-class TimerNames:
+class TimerNames(Names):
     """The names of a key group's timers, and their namespaces.
 
-    The namespace of a name is a hash of it, above 0, or the next one that no other name has: names may come
-    from rows, in which hashes can collide on purpose. All from the hash to the namespace belong to names.
-
-    known: the namespaces that have been asked for, by name
     table: all names by namespace; None if there are none
     """
 
     table: StateTable | None
 
     def __init__(self, memory: Memory = PROCESS, head: Sequence[Any] | None = None) -> None:
+        super().__init__()
         self._memory = memory
-        self.known: dict[str, int] = {}
         self.table = None if head is None else self._new_table(head)
 
     def _new_table(self, head: Sequence[Any] = ()) -> StateTable:
         return StateTable(TIMER_NAMES, "", pa.string(), self._memory, head)
 
     def part(self) -> StateTable:
-        """Return the table, which is new if there was none."""
         if self.table is None:
             self.table = self._new_table()
         return self.table
-
-    def _look_up(self, name: str) -> tuple[int, bool]:
-        """Return the namespace of a name, or the one that it would get, and whether it is in use."""
-        namespace = namespace_of(name)
-        while (held := self.name(namespace)) not in (None, name):
-            namespace = _after(namespace)
-        return namespace, held is not None
-
-    def find(self, name: str) -> int:
-        """Return the namespace of a name, or 0 if it is not in use."""
-        namespace, used = self._look_up(name)
-        if not used:
-            return 0
-        self.known[name] = namespace
-        return namespace
-
-    def new(self, name: str) -> int:
-        """Return the namespace of a name; from now on it is in use."""
-        namespace, used = self._look_up(name)
-        if not used:
-            self.part().store(namespace, name)  # made with the first name: most groups have none
-        self.known[name] = namespace
-        return namespace
 
     def new_many(self, names: pa.Array) -> np.ndarray:
         """Do the same for n names; the namespace of null is 0: int64, shape (n,)."""
         encoded = names.dictionary_encode(null_encoding="encode")
         distinct = [0 if name is None else self.new(name) for name in encoded.dictionary.to_pylist()]
-        return np.array(distinct, np.int64)[encoded.indices.to_numpy()]
-
-    def name(self, namespace: int) -> str | None:
-        """Return the name that has a namespace; None for 0."""
-        return self.table.load(namespace) if namespace and self.table is not None else None
+        of_names: np.ndarray = np.array(distinct, np.int64)[encoded.indices.to_numpy()]
+        return of_names
 
     def names(self, namespaces: np.ndarray) -> np.ndarray:
         """Return the names of n namespaces, None for 0: an array of objects, shape (n,)."""
@@ -411,37 +331,6 @@ class TimerNames:
         """Drop the names whose namespaces are in none of the arrays, unless another one comes after it."""
         if self.table is not None:
             for dead in np.setdiff1d(self.table.ids(), np.concatenate(namespaces))[::-1].tolist():
-                if self.name(_after(dead)) is None:
+                if self.name(after(dead)) is None:
                     self.known.pop(self.table.load(dead), None)
                     self.table.store(dead, None)
-
-
-def _after(namespace: int) -> int:
-    return namespace % _LAST + 1
-
-
-class KeyTimers(RowTimers):
-    """The timers of the current key in one time domain, for a function on rows."""
-
-    def __init__(self, timers: JournalledTimers, keys: CurrentKey, names: TimerNames) -> None:
-        assert isinstance(timers.heap, NamedTimerHeap)
-        super().__init__(timers.heap, timers.single, keys, names)
-        self._timers = timers
-        self._heap = timers.heap
-        self._keys = keys
-        self._of_keys: TimersOfKeys | None = None
-
-    def timers(self) -> list[tuple[int, int]]:
-        """Return the timestamps and namespaces of the current key's timers, in ascending order."""
-        if self._of_keys is None:
-            self._of_keys = TimersOfKeys(self._heap)
-            self.on_push(self._of_keys.push)
-        return self._of_keys.timers(self._keys.current_key)
-
-    def timestamps(self) -> list[int]:
-        return [timestamp for timestamp, _ in self.timers()]
-
-    def delete_all(self) -> int:
-        timers = np.array(self.timers(), np.int64).reshape(-1, 2)
-        removed = self._timers.remove_many(timers[:, 0], self._keys.current_key, timers[:, 1])
-        return int(np.count_nonzero(removed))

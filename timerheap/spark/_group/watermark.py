@@ -11,7 +11,7 @@ a JSON object.
 The names are, for each input, its channel column, the lengths of the names i32, and the names.
 
 A text is its length i32 and its UTF-8; the length -1 stands for None. Times are stored as differences, so
-that large clocks compress well: from the input's watermark, and the largest timestamps from the channel's.
+that large states compress well: from the input's watermark, and the largest timestamps from the channel's.
 They are in 8 planes: the first bytes of all numbers, then the second, and so on.
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
@@ -29,14 +29,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerheap.spark._arrow import EARLIER
+from timerheap.errors import CheckpointMismatchError, DamagedCheckpointError
+from timerheap.spark._group.stored.formats import WATERMARK
+from timerheap.spark._observed import EARLIER, input_of, is_newest
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks import WatermarkGenerator, WatermarkStatus, WatermarkStrategy
 from timerheap.watermarks.generators import change, changes
 from timerheap.watermarks.strategy import MAX_AHEAD
-from timerheap.watermarks.valve import ChannelValve, Explanation
+from timerheap.watermarks.valve import ChannelValve, Explanation, combined
 
-_VERSION = 2
 _HEADER = struct.Struct("<BBqI")
 _LENGTH = struct.Struct("<i")
 _INPUT = struct.Struct("<qIqqB")
@@ -45,7 +46,7 @@ _FEW = 100  # channels of an input whose watermarks are metrics
 
 
 @dataclass(slots=True)
-class InputClock:
+class InputWatermark:
     """The channels of one input, n of them; the arrays have the shape (n,)."""
 
     column: str | None  # the channel column; None: a single channel for all rows
@@ -64,34 +65,35 @@ class InputClock:
 
 
 @dataclass(slots=True)
-class StoredClock:
+class StoredWatermark:
     """The watermark of a key group and the channels of its inputs."""
 
     watermark: int
     run: str | None  # the run of the query that the times of activity belong to
-    inputs: list[InputClock] = field(default_factory=list)
+    inputs: list[InputWatermark] = field(default_factory=list)
 
 
-def encode_clock(clock: StoredClock) -> bytes:
-    """Return the bytes of a clock; equal clocks have equal bytes."""
-    times, names = _text(clock.run), []
-    for input_ in clock.inputs:
+def encode_watermark(stored: StoredWatermark) -> bytes:
+    """Return the bytes of a watermark's state; equal states have equal bytes."""
+    times, names = _encoded_text(stored.run), []
+    for input_ in stored.inputs:
         times.append(
             _INPUT.pack(input_.watermark, len(input_.names), input_.begun_at, input_.since, input_.idle)
         )
         base = np.int64(input_.watermark)
         times += [_planes(input_.watermarks - base), _planes(input_.max_timestamps - input_.watermarks)]
         times.append(_planes(input_.active_at - base))
-        times += [input_.active.astype(np.uint8).tobytes(), *_text(input_.generators)]
+        times += [input_.active.astype(np.uint8).tobytes(), *_encoded_text(input_.generators)]
         lengths = pc.binary_length(pa.array(input_.names, pa.string())).fill_null(-1).to_numpy()
         text = "".join(filter(None, input_.names))
-        names += [*_text(input_.column), lengths.astype("<i4").tobytes(), text.encode()]
+        names += [*_encoded_text(input_.column), lengths.astype("<i4").tobytes(), text.encode()]
     size = _HEADER.size + sum(map(len, times))
-    return b"".join([_HEADER.pack(_VERSION, len(clock.inputs), clock.watermark, size), *times, *names])
+    header = _HEADER.pack(WATERMARK.written, len(stored.inputs), stored.watermark, size)
+    return b"".join([header, *times, *names])
 
 
 def halves(data: bytes) -> tuple[bytes, bytes]:
-    """Return the times and the names in the bytes of a clock."""
+    """Return the times and the names in the bytes of a watermark's state."""
     size = _HEADER.unpack_from(data)[-1]
     return data[:size], data[size:]
 
@@ -100,25 +102,28 @@ def _planes(numbers: np.ndarray) -> bytes:
     return numbers.astype("<i8").view(np.uint8).reshape(-1, 8).T.tobytes()
 
 
-def _text(text: str | None) -> list[bytes]:
+def _encoded_text(text: str | None) -> list[bytes]:
     data = b"" if text is None else text.encode()
     return [_LENGTH.pack(-1 if text is None else len(data)), data]
 
 
-def decode_clock(data: bytes) -> StoredClock:
-    """Return the clock of `encode_clock`; raise ValueError for any other bytes."""
+def decode_watermark(data: bytes) -> StoredWatermark:
+    """Return the state of `encode_watermark`; raise a `CheckpointError` for any other bytes."""
     reader = _Reader(data)
-    version, inputs, watermark, size = reader.struct(_HEADER)
-    if version != _VERSION:
-        raise ValueError(f"the watermark's state has version {version}, and this version reads {_VERSION}")
+    WATERMARK.expect(reader.peek(1))
+    _, inputs, watermark, size = reader.struct(_HEADER)
     run = reader.text()
     times = [reader.times() for _ in range(inputs)]
     if reader.at != size:
-        raise ValueError(f"the times of a watermark's state must have {size} bytes, got {reader.at}")
-    clock = StoredClock(watermark, run, [reader.named(input_) for input_ in times])
+        raise DamagedCheckpointError(
+            f"the times of a watermark's state must have {size} bytes, got {reader.at}"
+        )
+    stored = StoredWatermark(watermark, run, [reader.named(input_) for input_ in times])
     if reader.left():
-        raise ValueError(f"the watermark's state must end after its inputs, got {reader.left()} bytes more")
-    return clock
+        raise DamagedCheckpointError(
+            f"the watermark's state must end after its inputs, got {reader.left()} bytes more"
+        )
+    return stored
 
 
 class _Reader:
@@ -129,9 +134,14 @@ class _Reader:
     def left(self) -> int:
         return len(self._data) - self.at
 
+    def peek(self, n: int) -> memoryview:
+        return self._data[self.at : self.at + n]
+
     def bytes(self, n: int) -> memoryview:
         if not 0 <= n <= self.left():
-            raise ValueError(f"the watermark's state is cut off: {n} bytes wanted, {self.left()} left")
+            raise DamagedCheckpointError(
+                f"the watermark's state is cut off: {n} bytes wanted, {self.left()} left"
+            )
         self.at += n
         return self._data[self.at - n : self.at]
 
@@ -148,7 +158,7 @@ class _Reader:
         (length,) = self.struct(_LENGTH)
         return None if length == -1 else str(self.bytes(length), "utf-8")
 
-    def times(self) -> InputClock:
+    def times(self) -> InputWatermark:
         """Return an input whose channels have no names yet."""
         watermark, n, begun_at, since, idle = self.struct(_INPUT)
         base = np.int64(watermark)
@@ -157,15 +167,15 @@ class _Reader:
         active_at = self.planes(n) + base
         active = self.array(np.uint8, n)
         if active.max(initial=idle) > 1:
-            raise ValueError("the watermark's state has an invalid flag")
+            raise DamagedCheckpointError("the watermark's state has an invalid flag")
         columns = watermarks, max_timestamps, active.view(bool), active_at
-        return InputClock(None, watermark, [], *columns, begun_at, bool(idle), since, self.text())
+        return InputWatermark(None, watermark, [], *columns, begun_at, bool(idle), since, self.text())
 
-    def named(self, input_: InputClock) -> InputClock:
+    def named(self, input_: InputWatermark) -> InputWatermark:
         column, n = self.text(), len(input_.watermarks)
         lengths = self.array("<i4", n)
         if lengths.min(initial=0) < -1:
-            raise ValueError("the watermark's state has an invalid length")
+            raise DamagedCheckpointError("the watermark's state has an invalid length")
         offsets = np.zeros(n + 1, np.int64)
         np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
         named, text = pa.array(lengths >= 0).buffers()[1], pa.py_buffer(self.bytes(int(offsets[-1])))
@@ -262,7 +272,8 @@ class InputChannels:
         _, active = self.valve.columns()
         if not self._numbers:
             active = np.array([self.valve.status is WatermarkStatus.ACTIVE])
-        return active & (since != _NEVER)
+        may: np.ndarray = active & (since != _NEVER)
+        return may
 
     def follow_clock(self, now: int, drained: bool) -> None:
         if self._strategy.wall_clock is None:
@@ -290,7 +301,7 @@ class InputChannels:
         """Return the largest timestamp of all channels, MIN_WATERMARK if there is none."""
         return int(self._max_timestamps.max(initial=MIN_WATERMARK))
 
-    def clock(self) -> InputClock:
+    def stored(self) -> InputWatermark:
         """Return what a load needs."""
         watermarks, active = self.valve.columns()
         every = watermarks, self._max_timestamps, active, self._active_at
@@ -298,21 +309,21 @@ class InputChannels:
         names, idle = list(self._numbers), self.valve.status is WatermarkStatus.IDLE
         columns = names, marks, newest, active, active_at
         begun = self._begun_at, idle, self._since
-        return InputClock(self.column, self.valve.watermark, *columns, *begun, self._generators.state())
+        return InputWatermark(self.column, self.valve.watermark, *columns, *begun, self._generators.state())
 
-    def restore(self, clock: InputClock) -> None:
-        n = len(clock.names)
-        self.column = clock.column if n else self._column
-        self._begun_at, self._since = clock.begun_at, clock.since
-        self._numbers = dict(zip(clock.names, range(n), strict=True))
+    def restore(self, stored: InputWatermark) -> None:
+        n = len(stored.names)
+        self.column = stored.column if n else self._column
+        self._begun_at, self._since = stored.begun_at, stored.since
+        self._numbers = dict(zip(stored.names, range(n), strict=True))
         if len(self._numbers) != n:
-            raise ValueError("the watermark's state has two channels of one name")
-        self._generators = _Generators(self._strategy, clock.generators)
-        self._max_timestamps = clock.max_timestamps.copy()
-        self._active_at = clock.active_at.copy()
+            raise DamagedCheckpointError("the watermark's state has two channels of one name")
+        self._generators = _Generators(self._strategy, stored.generators)
+        self._max_timestamps = stored.max_timestamps.copy()
+        self._active_at = stored.active_at.copy()
         self.valve = ChannelValve()
-        self.valve.restore(clock.watermark, clock.names, clock.watermarks, clock.active)
-        if not n and clock.idle:
+        self.valve.restore(stored.watermark, stored.names, stored.watermarks, stored.active)
+        if not n and stored.idle:
             self.valve.mark_idle()
 
 
@@ -331,7 +342,9 @@ class _Generators:
                 class_, *channels = json.loads(state)
                 kept = {int(channel): dict(found) for channel, found in channels}
             except (TypeError, ValueError) as e:
-                raise ValueError(f"the watermark's state has no state of generators: {e}") from None
+                raise DamagedCheckpointError(
+                    f"the watermark's state has no state of generators: {e}"
+                ) from None
             self._kept = kept if class_ == self._class() else {}
 
     def _class(self) -> str:
@@ -391,6 +404,9 @@ class WatermarkState:
         self.ahead: tuple[str | None, int] | None = None  # a channel and time too far ahead, of `observe`
         self._run: str | None = None
         self._inputs = [InputChannels(*pair) for pair in zip(strategies, columns, strict=True)]
+        self._own = [each for each, one in zip(self._inputs, strategies, strict=True) if one._is_own]
+        follows = any(strategy._follows is not None for strategy in strategies)
+        self._limit = MIN_WATERMARK if follows else None  # the watermark of the operators before the query
 
     @property
     def has_new_channels(self) -> bool:
@@ -403,6 +419,7 @@ class WatermarkState:
         run: str | None,
         at: int | None = None,
         drained: bool = False,
+        limit: int | None = None,
     ) -> int:
         """Advance the watermark by the rows of a micro-batch and return it.
 
@@ -414,10 +431,14 @@ class WatermarkState:
         `observed` has the count and the largest timestamp of the rows of each channel. The time of the
         micro-batch, epoch ms, is `now` in a query with a clock, else `at`, when a task of it ran.
 
+        A query that follows other operators never passes their watermark, the `limit`; without one it stays.
+
         The time between two runs counts as time without rows only in a micro-batch that is `drained`: the run
         before it has read all rows that there were. Otherwise some may still have to be read.
         """
         at = at if now is None else now
+        if self._limit is not None and limit is not None:
+            self._limit = limit
         observed = self._timely(observed, at)
         if run != self._run and not drained:
             self._run = run
@@ -475,27 +496,27 @@ class WatermarkState:
     def _timely(self, observed: pa.Table, at: int | None) -> pa.Table:
         """Return what was observed of each channel, without the times that are too far ahead of the clock."""
         self.ahead = None
-        inputs = observed.column("input").to_numpy()
+        about = observed.column("input").to_numpy()
         times = observed.column("max_timestamp").fill_null(MIN_WATERMARK).to_numpy()
-        first = inputs < EARLIER
-        timely = observed if first.all() else observed.filter(pa.array(first))
+        newest = is_newest(about)
+        of_channels = observed if newest.all() else observed.filter(pa.array(newest))
         if at is None:
-            return timely
-        guarded = np.array([input_.guarded for input_ in self._inputs])[inputs % EARLIER]
+            return of_channels
+        guarded = np.array([input_.guarded for input_ in self._inputs])[input_of(about)]
         ahead = guarded & (times > at + MAX_AHEAD)
-        if not ahead[first].any():
-            return timely
+        if not ahead[newest].any():
+            return of_channels
         found = observed.set_column(
             2, "max_timestamp", pa.array(times, mask=ahead | (times == MIN_WATERMARK))
         )
-        rest = found.filter(pa.array(~first)).to_pylist()
+        rest = found.filter(pa.array(~newest)).to_pylist()
         earlier = {(row["input"] - EARLIER, row["channel"]): row["max_timestamp"] for row in rest}
-        rows = found.filter(pa.array(first)).to_pylist()
-        for row in compress(rows, ahead[first]):
+        rows = found.filter(pa.array(newest)).to_pylist()
+        for row in compress(rows, ahead[newest]):
             row["max_timestamp"] = earlier.get((row["input"], row["channel"]))
         furthest = int(np.where(ahead, times, MIN_WATERMARK).argmax())
         self.ahead = observed.column("channel")[furthest].as_py(), int(times[furthest])
-        return pa.Table.from_pylist(rows, timely.schema)
+        return pa.Table.from_pylist(rows, of_channels.schema)
 
     def _switch(self, inputs: set[int]) -> None:
         for number in inputs:
@@ -506,12 +527,12 @@ class WatermarkState:
 
     def _combine(self) -> None:
         """Advance to the lowest watermark of the active inputs or, without any, to the highest of all."""
-        # A processor has no inputs: Spark tells it the watermark.
-        valves = [input_.valve for input_ in self._inputs]
-        active = [valve.watermark for valve in valves if valve.status is WatermarkStatus.ACTIVE]
-        highest = max((valve.watermark for valve in valves), default=MIN_WATERMARK)
-        combined = min(active, default=highest)
-        self.watermark = max(self.watermark, combined)
+        # A processor has no inputs: Spark tells it the watermark. Operators before the query are never idle.
+        valves = (input_.valve for input_ in self._own)
+        inputs = [(valve.watermark, valve.status is WatermarkStatus.ACTIVE) for valve in valves]
+        if self._limit is not None:
+            inputs.append((self._limit, True))
+        self.watermark = max(self.watermark, combined(inputs))
 
     def next_change(self) -> int | None:
         """Return the time after which the watermark may change without rows; None: never."""
@@ -543,7 +564,9 @@ class WatermarkState:
     def to_bytes(self) -> bytes:
         """Return what a load needs (see `timerheap.spark._group.watermark`); equal states, equal bytes."""
         run = self._run if any(input_.timed for input_ in self._inputs) else None
-        return encode_clock(StoredClock(self.watermark, run, [input_.clock() for input_ in self._inputs]))
+        return encode_watermark(
+            StoredWatermark(self.watermark, run, [input_.stored() for input_ in self._inputs])
+        )
 
     @classmethod
     def from_bytes(
@@ -553,30 +576,56 @@ class WatermarkState:
         columns: tuple[str | None, ...],
         stale: bool = False,
     ) -> WatermarkState:
-        """Return the state that `to_bytes` returned; raise ValueError for any other bytes.
+        """Return the state that `to_bytes` returned; raise a `CheckpointError` for any other bytes.
 
         All channels of a `stale` state, which may have had rows since, count as active and as caught up.
         """
-        clock = decode_clock(data)
+        stored = decode_watermark(data)
         state = cls(strategies, columns)
-        state._run = clock.run
-        for number, input_ in enumerate(clock.inputs):
+        state._run = stored.run
+        for number, input_ in enumerate(stored.inputs):
             if number >= len(strategies):
                 if not input_.names:  # it had no rows
                     continue
-                raise ValueError(
+                raise CheckpointMismatchError(
                     f"the query must have the inputs of the checkpoint, which has an input {number}, "
                     f"got {len(strategies)} inputs; start a new checkpoint"
                 )
+            if not strategies[number]._is_own:  # it may have been before
+                continue
             if stale:
                 input_.active = np.ones(len(input_.names), bool)
                 input_.watermarks = np.maximum(input_.watermarks, input_.watermark)
             state._inputs[number].restore(input_)
         state._combine()
-        state.watermark = max(state.watermark, clock.watermark)
+        state.watermark = max(state.watermark, stored.watermark)
+        return state
+
+    @classmethod
+    def continued(
+        cls, data: bytes, strategies: tuple[WatermarkStrategy, ...], columns: tuple[str | None, ...]
+    ) -> WatermarkState:
+        """Return the state for a new query that begins where the one ends whose state `to_bytes` returned.
+
+        The watermark is the same until the first micro-batch, and never falls. What it is made of may differ.
+        An input goes on with the channels of the stored one that has its channel column. Any other begins
+        without channels, so the watermark waits for its rows, or until it is idle.
+        """
+        stored = decode_watermark(data)
+        state = cls(strategies, columns)
+        for number, before in _same_inputs(columns, [input_.column for input_ in stored.inputs]):
+            if strategies[number]._is_own:
+                state._inputs[number].restore(stored.inputs[before])
+        state.watermark = stored.watermark
         return state
 
 
-def is_late(timestamps: np.ndarray, watermark: int) -> np.ndarray:
-    """Return which rows are late, shape (n,): those at the watermark or behind it."""
-    return timestamps <= watermark
+def _same_inputs(columns: Sequence[str | None], stored: Sequence[str | None]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of inputs and of the stored ones that they are, given the channel columns of both."""
+    for column in dict.fromkeys(columns):
+        now, before = (
+            {number for number, each in enumerate(every) if each == column} for every in (columns, stored)
+        )
+        if len(before) <= len(now):  # otherwise nobody knows which of them is gone
+            yield from zip(now & before, now & before, strict=True)
+            yield from zip(sorted(now - before), sorted(before - now), strict=False)

@@ -1,4 +1,4 @@
-"""Memory for the live structures of a key group, in the process or in a file that workers hand over."""
+"""The file that a live key group is in: a memory that one worker after the other has."""
 
 from __future__ import annotations
 
@@ -10,24 +10,21 @@ import stat
 import struct
 import sys
 import weakref
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from glob import escape, iglob
-from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from timerheap._native import _core
 from timerheap._native._core import seal, unseal, xxh64
+from timerheap.spark._live.free_space import FreeSpace
+from timerheap.spark._memory.blocks import ALIGNMENT, PROCESS, Block, rounded_up
 
 if sys.platform != "win32":
     import fcntl
 
-_ALIGNMENT = 64
 _PAGE = 4096
 _LEAST = 64 << 10  # bytes to grow by
 _MAPPED = 1 << 20  # size of the first mapping
@@ -54,7 +51,6 @@ _WITHOUT_RESERVATION = {
     0x5346414F: "afs",
 }
 
-_NOTHING = np.empty(0, np.uint8)
 _files: weakref.WeakSet[LiveFile] = weakref.WeakSet()
 
 if sys.platform == "linux":
@@ -63,182 +59,6 @@ if sys.platform == "linux":
     _mmap.restype = ctypes.c_void_p
     _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """A piece of memory, which starts at a multiple of 64 bytes."""
-
-    bytes: np.ndarray  # uint8, shape (n,), writable
-    at: int  # where `Memory.attach` finds it; of no meaning in the memory of a process
-
-
-class Memory(Protocol):
-    """Hands out blocks.
-
-    A structure on this memory keeps all its contents in blocks, and describes itself in a head: JSON values
-    that hold the `at` and the size of each block and whatever else it takes to build the structure again on
-    the same bytes, in any process, in O(1); its class takes it as an argument.
-    """
-
-    def allocate(self, nbytes: int) -> Block:
-        """Return a block of at least `nbytes` bytes, whose contents are undefined; raise MemoryError."""
-
-    def release(self, block: Block) -> None:
-        """Release a block, whose bytes may then be allocated again."""
-
-    def attach(self, at: int, nbytes: int) -> Block:
-        """Return a block that was allocated before; raise ValueError if it lies outside of the memory."""
-
-
-class ProcessMemory:
-    """The memory of this process."""
-
-    def allocate(self, nbytes: int) -> Block:
-        array = np.empty(nbytes + _ALIGNMENT, np.uint8)
-        start = -array.ctypes.data % _ALIGNMENT
-        return Block(array[start : start + nbytes], 0)
-
-    def release(self, block: Block) -> None:
-        """See `Memory.release`."""
-
-    def attach(self, at: int, nbytes: int) -> Block:
-        raise ValueError("the memory of a process cannot be attached")
-
-
-PROCESS = ProcessMemory()
-
-
-class Buffer:
-    """Bytes in one block, which is replaced by a larger one when it is full; `used` of them are in use."""
-
-    __slots__ = ("_block", "_bytes", "_memory", "used")
-
-    def __init__(self, memory: Memory, head: Sequence[int] = ()) -> None:
-        self._memory = memory
-        self._block: Block | None = None
-        self._bytes = _NOTHING
-        self.used = 0
-        if head:
-            at, nbytes, self.used = head
-            self._block = memory.attach(at, nbytes)
-            self._bytes = self._block.bytes
-            if not 0 <= self.used <= nbytes:
-                raise ValueError(f"a buffer of {nbytes} bytes cannot have {self.used} in use")
-
-    def head(self) -> list[int]:
-        return [] if self._block is None else [self._block.at, len(self._bytes), self.used]
-
-    def reserve(self, more: int) -> None:
-        """Make room for `more` bytes; amortised O(more). A MemoryError leaves the buffer as it was."""
-        wanted = self.used + more
-        if wanted > len(self._bytes):
-            nbytes = max(wanted, len(self._bytes) + (len(self._bytes) >> 1))
-            block = self._memory.allocate(_rounded(nbytes, _ALIGNMENT))
-            block.bytes[: self.used] = self._bytes[: self.used]
-            if self._block is not None:
-                self._memory.release(self._block)
-            self._block, self._bytes = block, block.bytes
-
-    def append(self, values: np.ndarray) -> None:
-        """Append the bytes of a contiguous array, for which there is room."""
-        end = self.used + values.nbytes
-        self._bytes[self.used : end].view(values.dtype)[:] = values
-        self.used = end
-
-    def view(self, dtype: Any = np.uint8) -> np.ndarray:
-        """Return the bytes in use, without copying."""
-        return self._bytes[: self.used].view(dtype)
-
-    def as_arrow(self) -> pa.Buffer:
-        """Return the bytes in use as a buffer of Arrow, without copying."""
-        return pa.py_buffer(self._bytes[: self.used])
-
-    def clear(self) -> None:
-        if self._block is not None:
-            self._memory.release(self._block)
-        self._block, self._bytes, self.used = None, _NOTHING, 0
-
-
-def nbytes_of_bits(n: int) -> int:
-    """Return how many bytes `n` bits take."""
-    return (n + 7) >> 3
-
-
-def bits_of(bitmap: pa.Buffer, start: int, n: int) -> np.ndarray:
-    """Return `n` bits of an Arrow bitmap from bit `start`: shape (n,), uint8."""
-    touched = np.frombuffer(bitmap, np.uint8)[start >> 3 : nbytes_of_bits(start + n)]
-    return np.unpackbits(touched, bitorder="little")[start & 7 : (start & 7) + n]
-
-
-def append_bits(buffer: Buffer, n: int, bits: np.ndarray) -> None:
-    """Append bits to a bitmap of `n` bits, which has room for them."""
-    if n & 7:
-        buffer.used -= 1
-        last = buffer._bytes[buffer.used : buffer.used + 1]
-        bits = np.concatenate([np.unpackbits(last, bitorder="little")[: n & 7], bits])
-    buffer.append(np.packbits(bits, bitorder="little"))
-
-
-def set_bits(buffer: Buffer, places: np.ndarray, bits: np.ndarray) -> None:
-    """Overwrite the bits at distinct `places`."""
-    bitmap = buffer.view()
-    at, masks = places >> 3, np.left_shift(1, places & 7).astype(np.uint8)
-    np.bitwise_and.at(bitmap, at, ~masks)
-    ones = bits.astype(bool)
-    np.bitwise_or.at(bitmap, at[ones], masks[ones])
-
-
-class FreeSpace:
-    """Free ranges of bytes, sorted; adjacent ranges are one range. Each method costs O(number of ranges)."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
-
-    def add(self, start: int, stop: int) -> None:
-        """Add a range; raise ValueError if a part of it is free already."""
-        at = bisect_right(self._starts, start)
-        if (at and self._stops[at - 1] > start) or (at < len(self._starts) and self._starts[at] < stop):
-            raise ValueError(f"bytes {start} to {stop} are free already")
-        if at < len(self._starts) and self._starts[at] == stop:
-            stop = self._stops.pop(at)
-            del self._starts[at]
-        if at and self._stops[at - 1] == start:
-            self._stops[at - 1] = stop
-        else:
-            self._starts.insert(at, start)
-            self._stops.insert(at, stop)
-
-    def take(self, nbytes: int) -> int | None:
-        """Remove the first `nbytes` of the smallest range that has as many, and return where they start."""
-        sizes = ((stop - start, at) for at, (start, stop) in enumerate(self))
-        _, at = min((pair for pair in sizes if pair[0] >= nbytes), default=(0, -1))
-        if at < 0:
-            return None
-        start = self._starts[at]
-        self._cut(at, start, start + nbytes)
-        return start
-
-    def claim(self, start: int, stop: int) -> None:
-        """Remove a range; raise ValueError if a part of it is not free."""
-        at = bisect_right(self._starts, start) - 1
-        if at < 0 or not start < stop <= self._stops[at]:
-            raise ValueError(f"bytes {start} to {stop} are outside of the file or in use")
-        self._cut(at, start, stop)
-
-    def before(self, stop: int) -> int:
-        """Return how many bytes right before `stop` are free, where no range reaches beyond `stop`."""
-        return stop - self._starts[-1] if self._stops and self._stops[-1] == stop else 0
-
-    def _cut(self, at: int, start: int, stop: int) -> None:
-        ranges = [(self._starts[at], start), (stop, self._stops[at])]
-        left = [(one, other) for one, other in ranges if one < other]
-        self._starts[at : at + 1] = [one for one, _ in left]
-        self._stops[at : at + 1] = [other for _, other in left]
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return zip(self._starts, self._stops, strict=True)
 
 
 class LiveFile:
@@ -305,7 +125,7 @@ class LiveFile:
     # ---- The methods of `Memory`.
 
     def allocate(self, nbytes: int) -> Block:
-        size = _rounded(max(nbytes, 1), _ALIGNMENT)
+        size = rounded_up(max(nbytes, 1), ALIGNMENT)
         if self.failure is None:
             at = self._free.take(size)
             if at is None:
@@ -325,9 +145,9 @@ class LiveFile:
 
     def attach(self, at: int, nbytes: int) -> Block:
         """See `Memory.attach`; two blocks never overlap."""
-        size = _rounded(max(nbytes, 1), _ALIGNMENT)
-        if at % _ALIGNMENT:
-            raise ValueError(f"a block must start at a multiple of {_ALIGNMENT}, got {at}")
+        size = rounded_up(max(nbytes, 1), ALIGNMENT)
+        if at % ALIGNMENT:
+            raise ValueError(f"a block must start at a multiple of {ALIGNMENT}, got {at}")
         self._free.claim(at, at + size)
         return Block(self._map[at : at + size], at)
 
@@ -454,7 +274,7 @@ class LiveFile:
         """Add at least `nbytes` at the end of the file; raise OSError if that is impossible."""
         # The mapping grows in larger steps than the reserved space, since each holds a file descriptor as
         # long as a block in it is in use.
-        end = _rounded(self._end + max(nbytes, self._end // 4, _LEAST), _PAGE)
+        end = rounded_up(self._end + max(nbytes, self._end // 4, _LEAST), _PAGE)
         if end > len(self._map):
             try:
                 self._extend(max(end, 4 * len(self._map), _MAPPED))
@@ -480,7 +300,7 @@ class LiveFile:
         """Return free space at the end to the disk if it is most of the file."""
         free = self._free.before(self._end)
         if self.failure is None and free > max(self._end // 2, _MAPPED):
-            end = _rounded(self._end - free + _LEAST, _PAGE)
+            end = rounded_up(self._end - free + _LEAST, _PAGE)
             try:
                 os.ftruncate(self._fd, end)
                 os.ftruncate(self._fd, len(self._map))  # no mapping may reach beyond the end of the file
@@ -530,7 +350,3 @@ def _build() -> int:
         with open(path, "rb") as file:
             digest = xxh64(file.read(), digest)
     return digest
-
-
-def _rounded(nbytes: int, unit: int) -> int:
-    return -(-nbytes // unit) * unit

@@ -1,0 +1,1 @@
+"""Structures whose contents lie in a borrowed memory: blocks, growing columns, tables by id."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import streams
+from calls_of_process import calls_of_process
 from chunk_store import MemoryStore
 from first_rows import FIRST_TIMES, FirstRowsWork, FirstTimes, first_rows
 from live_files import handed_over, live_file
@@ -19,13 +21,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction
+from timerheap.errors import CheckpointMismatchError
 from timerheap.spark import read_checkpoint
-from timerheap.spark._group.checkpoint import OWN, Manifest, Stored
-from timerheap.spark._group.key_group import GroupLayout, KeyGroup, load_group
-from timerheap.spark._windows.window_runner import WindowsPart
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.layout import GroupLayout
+from timerheap.spark._group.saving import Stored, loaded_group
+from timerheap.spark._group.stored.kinds import OWN
+from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._memory.blocks import PROCESS, Memory
+from timerheap.spark._tvf.windows_part import WindowsPart
 
 Row = dict[str, Any]
-ENGINE = ("_query.py", "_plan", "_exchange", "_worker", "_group")
+ENGINE = ("_query.py", "_plan", "_exchange", "_worker", "_group", "_live", "_memory")
 SPARK = Path(timerheap.spark.__file__).parent
 
 
@@ -96,7 +103,38 @@ def test_it_runs_on_a_stream_over_restarts(spark: SparkSession, tmp_path: Path) 
         )
 
 
+@pytest.mark.spark
+def test_process_gets_all_rows_of_a_key_group_in_one_call(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a micro-batch, whichever tasks they come from: own parts rest on it when they compact."""
+    tasks, groups = 3, 4
+    counts = pa.schema([("k", pa.int64()), ("at", pa.int64())])
+    batches = [
+        [[{"k": key, "at": task} for key in range(start, start + 40)] for task in range(tasks)]
+        for start in (0, 20)
+    ]
+    streams.write_batches(tmp_path / "in", [task for batch in batches for task in batch], counts)
+    rows = streams.read_stream(spark, tmp_path / "in", files=tasks)
+    found = streams.batches(calls_of_process(rows, "k", "at", max_parallelism=groups), tmp_path)
+    assert len(found) == len(batches)
+    for calls in found:
+        assert len(calls) <= groups
+        assert [sum(column) for column in zip(*calls, strict=True)] == [40 * tasks, 40]
+
+
 ROWS = pa.schema([("k", pa.int64())])
+
+
+class SecondTimes(FirstTimes):
+    """Another table of the same feature."""
+
+    kind = FIRST_TIMES + 1
+
+
+class SecondTable(FirstRowsWork):
+    name = "second table"
+
+    def part(self, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> SecondTimes:
+        return SecondTimes(self.name, memory, head)
 
 
 def layout() -> GroupLayout:
@@ -106,14 +144,17 @@ def layout() -> GroupLayout:
         order="event_time",
         drop_state=(),
         rename_state={},
-        own=FirstRowsWork(),
+        own=(FirstRowsWork(), SecondTable()),
     )
 
 
 def added(group: KeyGroup, keys: list[int], times: list[int]) -> list[bool]:
-    assert isinstance(group.own, FirstTimes)
+    first, second = group.own
+    assert isinstance(first, FirstTimes)
+    assert isinstance(second, SecondTimes)
     ids = group.keys.resolve(np.array(keys), [pa.array(keys)])
-    found: list[bool] = group.own.add(ids, np.array(times)).tolist()
+    found: list[bool] = first.add(ids, np.array(times)).tolist()
+    second.add(ids[::2], np.array(times[::2]))
     return found
 
 
@@ -121,21 +162,34 @@ def test_a_group_goes_on_in_another_process_and_from_its_checkpoint() -> None:
     group, store = KeyGroup(layout(), live_file()), MemoryStore()
     stored = Stored(Manifest(1))
     wanted: dict[int, int] = {}
+    second: dict[int, int] = {}
     for step in range(40):
         keys = [step, step // 2, 100 + step // 3, step]
         times = [1000 * step + n for n in range(4)]
         new = [key not in wanted and key not in keys[:n] for n, key in enumerate(keys)]
         assert added(group, keys, times) == new
         wanted |= {key: time for key, time, is_new in zip(keys, times, new, strict=True) if is_new}
+        second = {**dict(zip(keys[::2], times[::2], strict=True)), **second}
         stored.save(store, group, b"")
         group.forget_dead_keys()
         if step % 3 == 0:
             group, stored = handed_over(group, store)
         elif step % 3 == 1:
-            group, stored = load_group(store, store.read_manifest(), layout(), live_file())
-        assert isinstance(group.own, FirstTimes)
-        assert dict(zip(*(c.to_pylist() for c in group.own.snapshot().columns), strict=True)) == wanted
+            group, stored = loaded_group(store, store.read_manifest(), layout(), live_file())
+        for own, known in zip(group.own, (wanted, second), strict=True):
+            assert dict(zip(*(c.to_pylist() for c in own.snapshot().columns), strict=True)) == known
         assert len(group.keys) == len(wanted)
+
+
+def test_a_query_that_has_another_of_its_parts_says_so() -> None:
+    group, store = KeyGroup(layout(), live_file()), MemoryStore()
+    added(group, [1, 2, 3, 4], [1, 2, 3, 4])
+    Stored(Manifest(1)).save(store, group, b"")
+    renamed = type("Renamed", (SecondTable,), {"name": "another table"})
+    changed = replace(layout(), own=(FirstRowsWork(), renamed()))
+    assert not KeyGroup.fits(changed, group.head())
+    with pytest.raises(CheckpointMismatchError, match="the checkpoint has second table, and the query has"):
+        loaded_group(store, store.read_manifest(), changed)
 
 
 def test_each_feature_has_a_kind_of_its_own() -> None:

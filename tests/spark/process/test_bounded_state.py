@@ -21,8 +21,9 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap._native._core import from_text
-from timerheap.spark._group.checkpoint import KEYS, read_chunk
-from timerheap.spark._group.tables import KeyTable
+from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.stored.chunks import read_chunk
+from timerheap.spark._group.stored.kinds import KEYS
 
 pytestmark = pytest.mark.spark
 

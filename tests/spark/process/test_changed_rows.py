@@ -19,7 +19,7 @@ from timerheap import (
 )
 from timerheap.flink import KeyContext
 from timerheap.flink.memory_states import MemoryRuntimeContext
-from timerheap.spark._group.columns import changeable_row
+from timerheap.spark._python_rows import changeable_row
 from timerheap.testing import ProcessTester
 
 NUMBERED = Types.ROW_NAMED(["word", "n", "seen"], [Types.STRING(), Types.LONG(), Types.LIST(Types.LONG())])

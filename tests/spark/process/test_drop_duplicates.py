@@ -21,8 +21,9 @@ from timerheap.spark import EventTime, drop_duplicates, read_checkpoint
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
+from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
+from timerheap.spark._worker.runner import MicroBatch
 
 pytestmark = pytest.mark.spark
 
@@ -118,7 +119,7 @@ class Group:
     def run(self, batch: list[Row], watermark: int) -> None:
         table, output = pa.Table.from_arrays(list(np.array(batch).T), schema=SCHEMA), ResultBuffer(SCHEMA)
         rows = KeyedRows(table.to_batches()[0], table["k"].to_numpy() * 7919, table["at"].to_numpy())
-        run_key_group(self.query, opened(self.query), self.group, rows, None, watermark, output)
+        run_key_group(MicroBatch(self.query, opened(self.query), None, output), self.group, rows, watermark)
         self.emitted += [tuple(row.values()) for row in output.table().to_pylist()]
 
 
@@ -218,3 +219,11 @@ def test_wrong_arguments(spark: SparkSession, arguments: dict[str, Any], message
         drop_duplicates(df, **{"key": "k", "event_time": "timestamp", "watermark": 0} | arguments)
     with pytest.raises(TypeError, match="df must be a pyspark"):
         drop_duplicates("df", "k", "timestamp", watermark=0)  # type: ignore[arg-type]
+
+
+def test_the_last_row_on_arrival_goes_by_microseconds(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1, 200), (1, 100)], "k int, micros long").coalesce(1)
+    rows = rows.withColumn("at", F.timestamp_micros("micros"))
+    for order in ("event_time", "arrival"):
+        found = drop_duplicates(rows, "k", "at", watermark=0, keep="last", order=order)
+        assert [row.micros for row in found.collect()] == [200], order

@@ -15,13 +15,14 @@ from queries import opened, query_of
 from timerheap import BatchProcessFunction, Duration, KeyedProcessFunction, Types, ValueStateDescriptor
 from timerheap import WatermarkStrategy as Strategy
 from timerheap.spark._arrow import KeyedRows, widen
-from timerheap.spark._exchange.codec import OBSERVED
-from timerheap.spark._group import tables
+from timerheap.spark._group import value_state
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._observed import OBSERVED
 from timerheap.spark._query import Query
+from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
+from timerheap.spark._worker.runner import MicroBatch
 
 BOUND, SPAN = 5_000, 3_600_000
 DELAYED = Strategy.for_bounded_out_of_orderness(BOUND)
@@ -60,28 +61,28 @@ def run(
     """
     types = {"i": "long", "O": "string"}
     columns = ", ".join(f"{name} {types[dtype.kind]}" for name, dtype in rows.dtypes.items())
-    clocks = {"watermarks": (strategy,), "channels": (channel,), "time_mode": "ProcessingTime"}
-    query = query_of(function, schema(columns), schema(output), **clocks)
-    group, clock = KeyGroup(query.layout), WatermarkState(query.watermarks, query.channels)
+    times = {"watermarks": (strategy,), "channels": (channel,), "time_mode": "ProcessingTime"}
+    query = query_of(function, schema(columns), schema(output), **times)
+    group, state = KeyGroup(query.layout), WatermarkState(query.watermarks, query.channels)
     runner = opened(query)
     buffer = ResultBuffer(*query.outputs)
     now = 0
     for part in np.array_split(np.arange(len(rows)), micro_batches):
         batch = rows.iloc[part]
         now = max(now, int(batch["at"].max()))
-        _micro_batch(query, runner, group, clock, batch, now, buffer)
+        _micro_batch(query, runner, group, state, batch, now, buffer)
     for _ in range(silence):
         now += 60_000
-        _micro_batch(query, runner, group, clock, rows.iloc[:0], now, buffer)
+        _micro_batch(query, runner, group, state, rows.iloc[:0], now, buffer)
     assert group.late_rows == 0
-    return sorted(zip(*(c.to_pylist() for c in buffer.table().columns), strict=True)), clock.watermark
+    return sorted(zip(*(c.to_pylist() for c in buffer.table().columns), strict=True)), state.watermark
 
 
 def _micro_batch(
     query: Query,
     runner: Any,
     group: KeyGroup,
-    clock: WatermarkState,
+    state: WatermarkState,
     batch: pd.DataFrame,
     now: int,
     output: ResultBuffer,
@@ -94,11 +95,11 @@ def _micro_batch(
     ]
     for row in observed:
         row["channel"] = None if channel is None else str(row["channel"])
-    watermark = clock.observe(pa.Table.from_pylist(observed, OBSERVED), now, "run")
+    watermark = state.observe(pa.Table.from_pylist(observed, OBSERVED), now, "run")
     table = pa.RecordBatch.from_pandas(batch, preserve_index=False)
     keys, times = batch["k"].to_numpy(np.int64), batch["at"].to_numpy(np.int64)
     rows = KeyedRows(widen(table.cast(query.schema)), keys * 7919, times) if len(batch) else None
-    run_key_group(query, runner, group, rows, now, watermark, output)
+    run_key_group(MicroBatch(query, runner, now, output), group, rows, watermark)
 
 
 def by_key(rows: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
@@ -337,7 +338,10 @@ def test_the_states_of_a_group_last_whether_it_is_saved_or_others_run_in_between
         drawn = np.unique(draw.integers(0, keys, draw.integers(1, 600)))
         rows = pa.record_batch([drawn, np.full(len(drawn), at)], query.schema.names)
         run_key_group(
-            query, runner, group, KeyedRows(rows, drawn * 7919, rows["at"].to_numpy()), None, at, buffer
+            MicroBatch(query, runner, None, buffer),
+            group,
+            KeyedRows(rows, drawn * 7919, rows["at"].to_numpy()),
+            at,
         )
         for key in drawn.tolist():
             counts[key] = counts.get(key, 0) % 3 + 1
@@ -357,16 +361,16 @@ def test_what_is_known_of_a_key_is_not_looked_up_until_the_group_is_saved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[list[int]] = []
-    look_up = tables._loaded
+    look_up = value_state._loaded
     monkeypatch.setattr(
-        tables, "_loaded", lambda table, ids: asked.append(ids.tolist()) or look_up(table, ids)
+        value_state, "_loaded", lambda table, ids: asked.append(ids.tolist()) or look_up(table, ids)
     )
     query = query_of(Thirds(), schema("k long, at long"), schema("k long, n long"))
     runner, group, buffer = opened(query), KeyGroup(query.layout), ResultBuffer(*query.outputs)
     for at in range(6):
         key = 1 + at // 4
         rows = KeyedRows(pa.record_batch([[key], [at]], query.schema.names), np.array([key]), np.array([at]))
-        run_key_group(query, runner, group, rows, None, at, buffer)
+        run_key_group(MicroBatch(query, runner, None, buffer), group, rows, at)
         if at == 3:
             group.states["count"].changes()
     assert [row["n"] for row in buffer.table().to_pylist()] == [1, 2, 3, 1, 1, 2]

@@ -27,10 +27,11 @@ from timerheap.spark import process_broadcast
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.split import restore, split
-from timerheap.spark._process.function_runners import _ID
+from timerheap.spark._group.state_names import BROADCAST_ID
 from timerheap.spark._query import nullable_arrow_schema
+from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
+from timerheap.spark._worker.runner import MicroBatch
 from timerheap.testing import PendingTimer, ProcessTester
 from timerheap.testing.inputs import Inputs, columns_type, spark_xxhash64
 from timerheap.testing.process_tester import load_group, save_group
@@ -106,7 +107,11 @@ class Group:
             columns = zip(*limits, strict=True)
             rules = pa.Table.from_arrays([*map(pa.array, columns)], schema=query_schema(LIMITS))
         run_key_group(
-            query, runner, group, self.inputs.hashed(0, readings, query), None, watermark, output, rules
+            MicroBatch(query, runner, None, output),
+            group,
+            self.inputs.hashed(0, readings, query),
+            watermark,
+            rules,
         )
         assert not group.notices()
         self.saved = save_group(group, 4, None)
@@ -209,8 +214,8 @@ class Limits(KeyedBroadcastProcessFunction):
 
 @pytest.mark.parametrize("rules_first", [True, False])
 def test_a_key_may_have_the_id_of_broadcast_state(rules_first: bool) -> None:
-    (key,) = longs_with(np.array([_ID])).tolist()
-    assert spark_xxhash64([pa.array([key])]) == _ID
+    (key,) = longs_with(np.array([BROADCAST_ID])).tolist()
+    assert spark_xxhash64([pa.array([key])]) == BROADCAST_ID
     output = "k bigint, n bigint"
     columns = "k bigint, room string, at bigint"
     test = ProcessTester(Limits(), "k", columns, output, "at", rules_schema=LIMITS, order="arrival")

@@ -191,7 +191,12 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "reserved name": (
         {"key": "id"},
         ValueError,
-        "df must have .* '__timerheap_', got '__timerheap_hash'; rename",
+        "df must have .* '__timerheap', got '__timerheap_hash'; rename",
+    ),
+    "reserved name of a result": (
+        {"output_schema": "`__timerheap:0:id` int"},
+        ValueError,
+        "output_schema must have .* '__timerheap', got '__timerheap:0:id'; rename",
     ),
     "channel": (
         {"event_time": timerheap.spark.EventTime(channel="k")},

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from timerheap import KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap._native._core import RowField
-from timerheap.spark._group.columns import row_class
+from timerheap.spark._python_rows import row_class
 from timerheap.testing import ProcessTester
 
 YEAR_10000 = 253_402_300_800_000_000  # microseconds

@@ -21,8 +21,8 @@ from timerheap import (
 )
 from timerheap.flink import KeyContext
 from timerheap.flink.memory_states import MemoryRuntimeContext
+from timerheap.spark._functions.state_handles import GroupRuntimeContext
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._worker.states import GroupRuntimeContext
 
 
 class Silent(KeyedProcessFunction):

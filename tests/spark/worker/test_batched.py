@@ -22,8 +22,8 @@ from timerheap import (
 )
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.placement import Placement
+from timerheap.spark._functions.function_kinds import work_of
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
 

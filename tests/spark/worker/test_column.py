@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memories import Arena
 
 from timerheap.spark._arrow import wide
-from timerheap.spark._group.columns import Slab
+from timerheap.spark._memory.slab import Slab
 
 TEXT = st.text(max_size=4)
 MOMENTS = st.integers(-(10**16), 10**16)

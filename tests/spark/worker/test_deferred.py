@@ -13,8 +13,8 @@ from pyspark import TaskContext
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from timerheap.spark._exchange import packer
-from timerheap.spark._worker.operator import StreamingOperator, deferred
+from timerheap.spark import _frozen_modules
+from timerheap.spark._worker.spark_operators import StreamingOperator, deferred
 from timerheap.spark._worker.spark_store import CHUNKS
 
 ON_THE_DRIVER = """
@@ -67,7 +67,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Be in the first task of a worker; how many operators there are whenever it calls ``gc.freeze``."""
     found: list[int] = []
     monkeypatch.setattr(TaskContext, "get", classmethod(lambda cls: SimpleNamespace()))
-    monkeypatch.setattr(packer, "_frozen", 1)
+    monkeypatch.setattr(_frozen_modules, "_Exempt", type("_Exempt", (), {"any": True, "of_operators": False}))
     monkeypatch.setattr(gc, "freeze", lambda: found.append(operators()))
     return found
 
@@ -98,3 +98,14 @@ def test_in_a_task_the_operator_receives_every_call(frozen: list[int]) -> None:
     operator.close()
     calls = [("init", "handle"), ("initial state", "key", "state", "times"), ("close",)]
     assert operator._operator.calls == calls
+
+
+def test_garbage_collection_that_a_user_has_switched_off_stays_off(frozen: list[int]) -> None:
+    pickled = dumps(deferred(Recorder()))  # type: ignore[no-untyped-call]
+    gc.disable()
+    try:
+        loads(pickled).init("handle")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    assert len(frozen) == 1

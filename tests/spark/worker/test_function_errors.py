@@ -286,9 +286,9 @@ def test_an_error_shows_its_message_key_and_timestamp_and_then_the_users_lines_a
     with pytest.raises((PythonException, StreamingQueryException)) as failure:
         streams.run(result, tmp_path) if stream else result.collect()
     shown = str(failure.value)
-    shown = shown[shown.index("RuntimeError: ") :]
+    shown = shown[shown.index("timerheap.errors.FunctionError: ") :]
     first, second, third, *rest = shown.splitlines()
-    assert first == "RuntimeError: ZeroDivisionError: integer division or modulo by zero"
+    assert first == "timerheap.errors.FunctionError: ZeroDivisionError: integer division or modulo by zero"
     assert (second, third) == (where, "Traceback (most recent call last):")
     trace = rest[: rest.index("ZeroDivisionError: integer division or modulo by zero")]
     assert [line for line in trace if line.startswith("  File")]

@@ -12,8 +12,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from timerheap import OutputTag, Types
 from timerheap.spark._columns import METRICS, RESULTS
 from timerheap.spark._compat import to_record_batch
-from timerheap.spark._plan.progress import output_type
-from timerheap.spark._worker.output import ResultBuffer, result_frames
+from timerheap.spark._plan.observed_metrics import output_type
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.spark_frames import result_frames
 from timerheap.types import arrow_type
 
 SCHEMA = pa.schema(
@@ -107,7 +108,7 @@ def test_spark_receives_results_exactly_and_metrics_in_the_last_row():
         {"n": 2**63 - 1, "at": at, "nested": [[(1, {"x": 2**53 + 1})], None], "past": [at, None]},
         dict.fromkeys(schema.names),
     ]
-    type_, metrics = output_type(from_arrow_schema(schema)), pa.array(["{}"])
+    type_, metrics = output_type(from_arrow_schema(schema), has_watermark=True), pa.array(["{}"])
     for n in (0, 1, 2, 4096, 4097, 10_000):
         repeated = (rows * n)[:n]
         frames = list(result_frames(pa.Table.from_pylist(repeated, schema), metrics))

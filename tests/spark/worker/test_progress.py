@@ -17,14 +17,14 @@ from pyspark.sql.streaming import StreamingQuery
 from streams import read_stream, rows, write_batches
 
 import timerheap.spark
-from timerheap import DistributionResult, KeyedProcessFunction, OutputTag, Types, WatermarkStrategy
+from timerheap import DistributionResult, KeyedProcessFunction, WatermarkStrategy
 from timerheap.metrics import Metrics
-from timerheap.spark import Progress, progress, side_output, with_name
-from timerheap.spark._compat import analyzed_plan
+from timerheap.spark import Progress, progress
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group.checkpoint import Manifest, Run, Segment, Standing
-from timerheap.spark._worker.operator import Task
-from timerheap.spark._worker.partition import TASK_METRICS, GroupwisePartition, TaskMetrics
+from timerheap.spark._group.stored.manifest import Manifest, Run, Segment, Standing
+from timerheap.spark._worker.partition import GroupwisePartition
+from timerheap.spark._worker.task_metrics import TASK_METRICS, TaskMetrics
+from timerheap.spark._worker.work import Task
 from timerheap.timer import MIN_WATERMARK
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
@@ -57,9 +57,9 @@ class Alarm(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp
 
 
-def remind(df: DataFrame) -> DataFrame:
+def remind(df: DataFrame, name: str | None = None) -> DataFrame:
     watermark = WatermarkStrategy.for_bounded_out_of_orderness(99)
-    return timerheap.spark.process(df, "k", Reminder(), OUTPUT, "at", watermark=watermark)
+    return timerheap.spark.process(df, "k", Reminder(), OUTPUT, "at", watermark=watermark, name=name)
 
 
 def run(result: DataFrame, work: Path) -> tuple[StreamingQuery, list[tuple[str, int]]]:
@@ -162,27 +162,21 @@ def test_operators_behind_each_other_have_metrics_of_their_own(spark: SparkSessi
     tables = [[{"k": "a", "at": at} for at in times] for times in ([0, 5000], [9000])]
     write_batches(tmp_path / "in", tables, SCHEMA)
     query, found = run(remind(remind(read_stream(spark, tmp_path / "in"))), tmp_path)
-    assert found == [("a", 2000)]
+    assert found == [("a", 2000), ("a", 7000)]  # the second follows the first
     one, two = progress(query), progress(query, "timerheap_2")
     assert one is not None
     assert two is not None
     assert (one.fired_timers, one.buffered_rows) == (1, 1)
-    assert (two.buffered_rows, two.watermark) == (1, 5900)
+    assert (two.fired_timers, two.buffered_rows, two.watermark) == (1, 0, 8801)
 
 
 @pytest.mark.spark
 def test_operators_side_by_side_have_the_metrics_of_their_names(spark: SparkSession, tmp_path: Path) -> None:
     for name, times in ("left", [0, 5000]), ("right", [0, 1000, 9000]), ("others", [0]):
         write_batches(tmp_path / name, [[{"k": "a", "at": at} for at in times]], SCHEMA)
-    left, right, *others = (
-        remind(read_stream(spark, tmp_path / name)) for name in ("left", "right", "others", "others")
-    )
-    left, right = (
-        with_name(left, "left").where("at > 0"),
-        right.select("k", "at").transform(with_name, "right"),
-    )
-    with pytest.raises(ValueError, match="name must differ from the other metrics of the query, got 'left'"):
-        with_name(remind(left), "left")
+    left, right = (remind(read_stream(spark, tmp_path / name), name) for name in ("left", "right"))
+    others = [remind(read_stream(spark, tmp_path / "others")) for _ in range(2)]
+    left, right = left.where("at > 0"), right.select("k", "at")
     query, found = run(left.union(right).union(right).union(others[0]).union(others[1]), tmp_path)
     assert found == [*3 * [("a", 1000)], *2 * [("a", 2000)]]
     one, two = progress(query, "left"), progress(query, "right")
@@ -200,40 +194,11 @@ def test_joined_operators_have_the_metrics_of_their_names(spark: SparkSession, t
     results = {}
     for name, times in ("left", [0, 5000]), ("right", [0, 1000, 9000]):
         write_batches(tmp_path / name, [[{"k": "a", "at": at} for at in times]], SCHEMA)
-        result = remind(read_stream(spark, tmp_path / name)).withColumnRenamed("at", name)
-        results[name] = with_name(result, name)
+        results[name] = remind(read_stream(spark, tmp_path / name), name).withColumnRenamed("at", name)
     query, found = run(results["left"].join(results["right"], "k"), tmp_path)
     assert found == [("a", 1000, 1000), ("a", 1000, 2000)]
     metrics = [progress(query, name) for name in results]
     assert [one and one.fired_timers for one in metrics] == [1, 2]
-
-
-@pytest.mark.spark
-def test_only_the_result_of_one_operator_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    write_batches(tmp_path / "in", [[{"k": "a", "at": 0}]], SCHEMA)
-    df = read_stream(spark, tmp_path / "in")
-    for wrong in df, remind(df).union(remind(df)):
-        with pytest.raises(ValueError, match="df must be the result of one operator, such as"):
-            with_name(wrong, "a")
-    with pytest.raises(TypeError, match=r"df must be a pyspark\.sql\.DataFrame, got 'df'"):
-        with_name("df", "a")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="name must be a str, got 5"):
-        with_name(df, 5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="name must not be empty"):
-        with_name(df, "")
-    batch = remind(spark.read.parquet(str(tmp_path / "in")))
-    assert with_name(batch, "a") is batch
-
-
-@pytest.mark.spark
-def test_a_named_result_has_its_side_outputs(spark: SparkSession, tmp_path: Path) -> None:
-    late = OutputTag("late", Types.LONG())
-    write_batches(tmp_path / "in", [[{"k": "a", "at": 0}]], SCHEMA)
-    df = read_stream(spark, tmp_path / "in")
-    result = timerheap.spark.process(df, "k", Reminder(), OUTPUT, side_outputs=[late])
-    other = side_output(with_name(result, "alerts"), late)
-    assert other.columns == ["value"]
-    assert "CollectMetrics alerts," in analyzed_plan(other)
 
 
 @pytest.mark.spark
@@ -338,10 +303,11 @@ def test_numbers_of_groups_are_combined_and_start_anew() -> None:
 def test_metrics_of_a_function_that_the_driver_does_not_know_raise() -> None:
     runner = Mock(metrics=Metrics())
     store, groups, mail, times = (Mock() for _ in range(4))
-    task = Task(Mock(has_metrics=False), Placement(1, 4), store, groups, mail, None, times, False)
+    query = Mock(has_metrics=False, channels=(), outputs=(pa.schema([]), []))
+    task = Task(query, Placement(1, 4), store, groups, mail, None, times, False)
     batch = GroupwisePartition(task, runner)
     with pytest.raises(RuntimeError, match=r"get_metrics_group\(\) must be called in open\(\), also on the"):
-        next(batch._frames(Mock()))
+        next(batch._frames())
 
 
 def test_the_manifest_tells_what_the_group_holds() -> None:

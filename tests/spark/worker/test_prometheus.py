@@ -7,11 +7,12 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from streams import read_stream, write_batches
@@ -19,6 +20,7 @@ from streams import read_stream, write_batches
 import timerheap.spark
 from timerheap import KeyedProcessFunction, WatermarkStrategy
 from timerheap.spark import EventTime, PrometheusMetrics, progress
+from timerheap.spark._worker.task_metrics import TASK_METRICS
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 FILES = Path(__file__).resolve().parents[3] / "docs/operations/prometheus"
@@ -94,6 +96,10 @@ def test_prometheus_is_told_what_progress_returns(spark: SparkSession, tmp_path:
         assert seen.channel_watermarks == {"one": 7000, "the others": 6950}
         for channel, watermark, lag in (("one", 7.0, 0.1), ("the others", 6.95, 0.15)):
             labels = operator | {"channel": channel}
+            assert seen.clock_lag is not None
+            behind = (seen.watermark + seen.clock_lag) / 1000 - watermark
+            found_behind = registry.get_sample_value("timerheap_channel_clock_lag_seconds", labels)
+            assert found_behind == pytest.approx(behind)
             assert registry.get_sample_value("timerheap_channel_event_time_lag_seconds", labels) == lag
             name = "timerheap_channel_watermark_timestamp_seconds"
             assert registry.get_sample_value(name, labels) == watermark
@@ -116,3 +122,144 @@ def test_prometheus_is_told_what_progress_returns(spark: SparkSession, tmp_path:
         assert registry.get_sample_value("timerheap_keys", operator) is None
     finally:
         spark.streams.removeListener(metrics)
+
+
+class Told:
+    """What Spark tells a listener of one run of a query, without Spark."""
+
+    def __init__(self, metrics: PrometheusMetrics, run: str, name: str | None, id_: str = "id") -> None:
+        self._metrics, self._named = metrics, {"runId": run, "name": name, "id": id_}
+
+    def started(self) -> None:
+        self._metrics.onQueryStarted(SimpleNamespace(**self._named))  # type: ignore[arg-type]
+
+    def idle(self) -> None:
+        event = SimpleNamespace(runId=self._named["runId"], id=self._named["id"])
+        self._metrics.onQueryIdle(event)  # type: ignore[arg-type]
+
+    def ended(self) -> None:
+        event = SimpleNamespace(runId=self._named["runId"], id=self._named["id"])
+        self._metrics.onQueryTerminated(event)  # type: ignore[arg-type]
+
+    def batch(self, operator: str = "timerheap", counters: Any = None, **metrics: int) -> None:
+        """Tell of a micro-batch whose operator has observed these metrics."""
+        groups = {"groups": 1, "max_parallelism": 1}
+        own = {"counters": counters} if counters else {}
+        row = Row(metrics=HELD | groups | metrics, **own)
+        progress = SimpleNamespace(
+            **self._named,
+            batchId=3,
+            durationMs={"triggerExecution": 500},
+            numInputRows=10,
+            stateOperators=["one"],
+            observedMetrics={operator: row},
+        )
+        self._metrics.onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
+
+
+HELD = {metric.name: 0 for metric in TASK_METRICS if metric.of_all}
+
+
+@pytest.fixture
+def told() -> tuple[PrometheusMetrics, CollectorRegistry]:
+    metrics, registry = PrometheusMetrics(), CollectorRegistry()
+    registry.register(metrics)
+    return metrics, registry
+
+
+def ups(registry: CollectorRegistry) -> dict[str, float]:
+    """Return which queries a scrape says to be up, each once."""
+    samples = [s for f in registry.collect() for s in f.samples if s.name == "timerheap_query_up"]
+    found = {sample.labels["query"]: sample.value for sample in samples}
+    assert len(found) == len(samples)
+    return found
+
+
+def test_few_of_the_ended_queries_are_kept(told: tuple[PrometheusMetrics, CollectorRegistry]) -> None:
+    metrics, registry = told
+    orders, other = Told(metrics, "run", "orders"), Told(metrics, "run 2", "other")
+    for one in (orders, other):
+        one.started()
+    orders.ended()
+    for number in range(5000):
+        unnamed = Told(metrics, f"run of {number}", None, f"id {number}")
+        unnamed.started()
+        unnamed.batch(keys=1)
+        unnamed.ended()
+    found = ups(registry)
+    assert len(found) == 101
+    assert (found["orders"], found["other"], found["id 4999"]) == (0, 1, 0)  # one with a name is kept
+    assert not metrics._names.keys() - {"run 2"}
+    for number in range(5000):
+        named = Told(metrics, f"named run of {number}", f"job {number}")
+        named.started()
+        named.ended()
+    assert len(ups(registry)) == 101
+    orders.started()
+    assert ups(registry)["orders"] == 1
+
+
+def test_queries_of_one_name_are_reported_together(
+    told: tuple[PrometheusMetrics, CollectorRegistry],
+) -> None:
+    metrics, registry = told
+    one, two = Told(metrics, "run 1", "jobs", "id 1"), Told(metrics, "run 2", "jobs", "id 2")
+    operator = {"query": "jobs", "operator": "timerheap"}
+
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(f"timerheap_{name}", operator)
+
+    for run, watermark in ((one, 5_000), (two, 9_000)):
+        run.started()
+        run.batch(keys=4, dropped_rows=2, watermark=watermark, clock_lag=10_000 - watermark)
+    assert ups(registry) == {"jobs": 1}
+    assert (value("keys"), value("dropped_rows_total")) == (8, 4)
+    assert (value("watermark_timestamp_seconds"), value("clock_lag_seconds")) == (5, 5)
+    one.ended()
+    assert ups(registry) == {"jobs": 1}
+    assert (value("keys"), value("dropped_rows_total")) == (4, 4)
+    assert value("watermark_timestamp_seconds") == 9
+    two.ended()
+    assert ups(registry) == {"jobs": 0}
+    assert value("keys") is None
+    two.started()
+    two.batch(keys=1, dropped_rows=1)
+    assert (value("keys"), value("dropped_rows_total")) == (1, 1)
+
+
+def test_a_name_may_come_after_an_idle_moment(told: tuple[PrometheusMetrics, CollectorRegistry]) -> None:
+    """As for a listener that is added while a query runs."""
+    metrics, registry = told
+    query = Told(metrics, "run", "jobs")
+    query.idle()
+    assert ups(registry) == {"id": 1}
+    query.batch(keys=1)
+    assert ups(registry) == {"jobs": 1}
+    query.ended()
+    assert ups(registry) == {"jobs": 0}
+
+
+def test_any_name_can_be_scraped(told: tuple[PrometheusMetrics, CollectorRegistry]) -> None:
+    metrics, registry = told
+    query = Told(metrics, "run", "a\ud800")
+    query.started()
+    marks = {"watermark": 1000, "clock_lag": 500, "channel c\ud800": 1000}
+    query.batch("b\ud800", {"n\ud800": 1}, keys=1, **marks)
+    text = generate_latest(registry).decode()
+    assert 'timerheap_query_up{query="a\\\\ud800"} 1.0' in text
+    for label in ('operator="b', 'channel="c', 'name="n'):
+        assert f'{label}\\\\ud800"' in text
+
+
+def test_channels_are_measured_by_the_clock(told: tuple[PrometheusMetrics, CollectorRegistry]) -> None:
+    """A store whose clock is two hours ahead does not make the others look late."""
+    metrics, registry = told
+    query = Told(metrics, "run", "stores")
+    now, ahead = 1_700_000_000_000, 2 * 3600_000
+    marks = {"channel ahead": now + ahead, "channel well": now - 2000, "channel late": now - 3600_000}
+    query.batch(watermark=now - 3600_000, clock_lag=3600_000, newest_event_time=now + ahead, **marks)
+    lags = {}
+    for channel in ("ahead", "well", "late"):
+        labels = {"query": "stores", "operator": "timerheap", "channel": channel}
+        lags[channel] = registry.get_sample_value("timerheap_channel_clock_lag_seconds", labels)
+    assert lags == {"ahead": -7200, "well": 2, "late": 3600}

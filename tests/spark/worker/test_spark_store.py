@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from children import import_path
 
 from timerheap._native._core import to_text
-from timerheap.spark._group.checkpoint import MANIFEST, Manifest
+from timerheap.spark._group.stored.kinds import MANIFEST
+from timerheap.spark._group.stored.manifest import Manifest
 from timerheap.spark._worker.spark_store import SparkStore
 
 
@@ -237,11 +239,9 @@ print(sockets)
 @pytest.mark.spark
 def test_many_key_groups_on_unix_domain_sockets(tmp_path: Path) -> None:
     """Their buffers hold some 550 answers, far fewer than those of TCP. Nobody else can connect to them."""
-    support = str(Path(__file__).parents[2] / "support")
-    path = os.pathsep.join([support, *filter(None, [os.environ.get("PYTHONPATH")])])
     sockets = subprocess.check_output(
         [sys.executable, "-c", ON_UNIX_SOCKETS, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": path},
+        env=os.environ | import_path(),
         text=True,
         timeout=180,
     )

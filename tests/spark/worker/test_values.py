@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import VariantType, VariantVal
 
 from timerheap._values import Misfit, checker, local_leaf, reader
-from timerheap.spark._worker.output import cast, column_of
+from timerheap.spark._worker.column_casts import cast, column_of
 from timerheap.types import arrow_type
 
 UTC = datetime.UTC

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql.types import LongType
 
 from timerheap._arguments import not_negative
-from timerheap.spark._plan.arguments import ColumnOrName, EventTime, data_frame, ungrouped
+from timerheap.errors import ArgumentValueError
 from timerheap.spark._plan.build import build
-from timerheap.spark._process.key_runs import OneOfRun
+from timerheap.spark._plan.event_time import EventTime
+from timerheap.spark._plan.named_columns import ColumnOrName, data_frame, ungrouped
+from timerheap.spark._process.drop_duplicates_runner import OneOfRun
 from timerheap.spark._process.process import planned
 from timerheap.spark._query import nullable_arrow_schema
 from timerheap.watermarks import WatermarkStrategy
@@ -27,6 +30,7 @@ def drop_duplicates(
     order: str = "event_time",
     late: str | None = None,
     max_parallelism: int | None = None,
+    name: str | None = None,
 ) -> DataFrame:
     """Keep one row of each key of a streaming or batch DataFrame, and forget the key after a while.
 
@@ -57,6 +61,9 @@ def drop_duplicates(
         them.
     max_parallelism : int, optional
         As in `process`.
+    name : str, optional
+        Name of the operator, by which its metrics are reported and its state is found when a changed query
+        continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
 
     Returns
     -------
@@ -65,13 +72,16 @@ def drop_duplicates(
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If an argument is wrong, or the last row of a stream is to be kept that has no end.
 
     Notes
     -----
     Rows are processed in columns, without a call in Python for each. The state of a key has the time of its
     newest row, and that row itself if it waits for its end; a timer removes it.
+
+    `top_changes` has the newest row of each key as changes: a row that is replaced, or deleted, is taken
+    back.
 
     Examples
     --------
@@ -82,19 +92,32 @@ def drop_duplicates(
         )
     """
     if keep not in ("first", "last"):
-        raise ValueError(f'keep must be "first" or "last", got {keep!r}')
+        raise ArgumentValueError(f'keep must be "first" or "last", got {keep!r}')
     gap = None if within is None else not_negative("within", within)
     rows = data_frame("df", ungrouped("df", df, "key", key)[0])
     if keep == "last" and order == "event_time" and gap is None and rows.isStreaming:
-        raise ValueError(
+        raise ArgumentValueError(
             'within must say when the last row of a stream is known, got None; pass it, or order="arrival" '
             "for each change"
         )
-    function = OneOfRun(nullable_arrow_schema(rows.schema), keep == "last", gap, order == "event_time")
+    time = EventTime.of(event_time).column
+    exact = (
+        isinstance(time, str)
+        and time in rows.columns
+        and not isinstance(rows.schema[time].dataType, LongType)
+    )
+    columns = nullable_arrow_schema(rows.schema)
+    last, waits = keep == "last", order == "event_time"
+    function = OneOfRun(columns, last, gap, waits, time=str(time) if exact else None)
     given = df, key, rows.schema, event_time, watermark
     query, marks = planned(
-        function, *given, order=order, late=late or "drop", max_parallelism=max_parallelism
+        function,
+        *given,
+        order=order,
+        late=late or "drop",
+        max_parallelism=max_parallelism,
+        name=name,
     )
     if query.event_time is None:
-        raise ValueError("event_time must name the event-time column, got None")
+        raise ArgumentValueError("event_time must name the event-time column, got None")
     return build(query, marks)

@@ -6,39 +6,32 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, StructField, StructType
 
 from timerheap.broadcast import KeyedBroadcastProcessFunction
+from timerheap.errors import ArgumentValueError
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.output_tag import OutputTag
-from timerheap.spark._columns import INPUT, KEY, SIDES, TIME, computed_name, shown_name
-from timerheap.spark._plan.arguments import (
-    ColumnOrName,
-    Columns,
-    EventTime,
-    Input,
-    RightInput,
-    arrow_schema,
-    changed_states,
-    data_frame,
-    parsed_schema,
-    query_of,
-    quoted,
-    sendable,
-    two_inputs,
-    ungrouped,
-)
+from timerheap.spark._columns import INPUT, KEPT, KEY, SIDES, TIME, computed_name, shown_name
+from timerheap.spark._functions.function_kinds import work_of
+from timerheap.spark._functions.sendable import sendable
+from timerheap.spark._functions.side_tags import side_tags
+from timerheap.spark._plan.assemble import query_of
 from timerheap.spark._plan.build import build, marked
-from timerheap.spark._plan.outputs import side_tags
-from timerheap.spark._process.function_runners import work_of
+from timerheap.spark._plan.computed_columns import Columns
+from timerheap.spark._plan.event_time import EventTime
+from timerheap.spark._plan.inputs import Input, RightInput, two_inputs
+from timerheap.spark._plan.named_columns import ColumnOrName, data_frame, quoted, ungrouped
+from timerheap.spark._plan.schemas import arrow_schema, parsed_schema
+from timerheap.spark._plan.state_changes import IfStored, changed_states
 from timerheap.spark._query import Query
-from timerheap.spark._real_time.plan import build_real_time
-from timerheap.spark._state.checkpoint_reader import CheckpointState
+from timerheap.spark._real_time.real_time_plan import build_real_time
+from timerheap.spark._state.initial_contents import start_of
 from timerheap.spark._state.initial_state import InitialState
-from timerheap.spark._state.starts import start_of
+from timerheap.spark._state.read_checkpoint import CheckpointState
 from timerheap.watermarks import WatermarkStrategy
 
 
@@ -54,10 +47,11 @@ def process(
     late: str | None = None,
     processing_time: bool = False,
     max_parallelism: int | None = None,
-    state_changes: Mapping[str, str | None] | None = None,
+    state_changes: Mapping[str, str | None] | IfStored | None = None,
     initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
     real_time: bool = False,
+    name: str | None = None,
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
 
@@ -85,8 +79,10 @@ def process(
         says which column has a watermark for each of its values, what orders rows of one time, and what
         becomes of rows without one.
     watermark : WatermarkStrategy, int, str or timedelta, optional
-        Required with `event_time`, unless ``withWatermark`` names the column: its delay is the default. "5
-        seconds", or 5000, is ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``. A strategy with
+        Required with `event_time`, unless ``withWatermark`` names the column: its delay is the
+        default. "5 seconds", or 5000, is ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``. The
+        result of another operator has the watermark of that operator by default, and a delay is a distance
+        from it. A strategy with
         ``with_timestamp_assigner`` computes the event time of each row in Python, in place of `event_time`; a
         column is faster. A strategy receives the largest event time of each micro-batch, over all partitions
         or for each channel. ``with_idleness`` ignores a channel that has had no rows for a while, and
@@ -117,12 +113,13 @@ def process(
         Number of key groups, 1 to 32768: the most tasks that can share the keys. A checkpoint keeps it. By
         default it is the smallest multiple of ``spark.sql.shuffle.partitions`` that is 4 or more, and that
         number itself with `real_time`.
-    state_changes : dict of str to str or None, optional
+    state_changes : dict of str to str or None, or IfStored, optional
         The new names of states in the checkpoint by their old names, and None for those that the function no
         longer has, such as ``{"count": "rows", "seen": None}``; also of fields of their row types, such as
         ``{"last.note": "last.text"}``. A dropped state then keeps no key alive. To drop one that the function
-        still uses is an error; a name that is not in the checkpoint is ignored, so that the argument may
-        stay. A state that is neither used in ``open`` nor named here stays, and the driver logs a warning.
+        still uses is an error, and so is a name that neither the checkpoint nor the function has: put
+        `IfStored` around the dict if it stays for later runs. A state that is neither used in ``open`` nor
+        named here stays, and the driver logs a warning.
     initial_state : CheckpointState or InitialState, optional
         State to start from, on a stream with a new checkpoint: that of another query, as
         `timerheap.spark.read_checkpoint` returns it, or tables of states, timers, rows and watermarks.
@@ -134,6 +131,9 @@ def process(
         Whether a stream runs in Spark's real-time mode, experimental: timers fire within milliseconds. Start
         it with `timerheap.spark.start_real_time`. Without a channel, each task of the source has a watermark
         of its own.
+    name : str, optional
+        Name of the operator, by which its metrics are reported and its state is found when a changed query
+        continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
 
     Returns
     -------
@@ -142,7 +142,7 @@ def process(
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If an argument is wrong, before the query starts. The query fails if an event time is null or a result
         does not fit `output_schema`.
 
@@ -186,6 +186,7 @@ def process(
         max_parallelism=max_parallelism,
         state_changes=state_changes,
         side_outputs=side_tags(side_outputs, checked),
+        name=name,
     )
     begin = start_of(initial_state, rows)
     return (
@@ -217,7 +218,7 @@ def planned(
         source,
         order=order,
         late=late,
-        **changed_states(state_changes),
+        state_changes=changed_states(state_changes),
         **fields,
     )
     return query, marked(source)
@@ -236,9 +237,10 @@ def process_two(
     late: str | None = None,
     processing_time: bool = False,
     max_parallelism: int | None = None,
-    state_changes: Mapping[str, str | None] | None = None,
+    state_changes: Mapping[str, str | None] | IfStored | None = None,
     initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
+    name: str | None = None,
 ) -> DataFrame:
     """Run a two-input process function on two streaming, or two batch, DataFrames.
 
@@ -259,7 +261,8 @@ def process_two(
     output_schema : str or pyspark.sql.types.StructType
     event_time, watermark : optional
         As in `process`, for `left`. By default `right` has the same, without the channel, or those of its
-        ``withWatermark`` if both are left out. At one timestamp ``EventTime.tie_break`` orders the rows of
+        ``withWatermark`` if both are left out; the result of another operator has the watermark of that
+        operator by default. At one timestamp ``EventTime.tie_break`` orders the rows of
         both inputs, of which those of `left` come first by default. To have `right` first, give `left`
         ``tie_break=F.lit(1)`` and `right` ``tie_break=F.lit(0)``.
     order : {"event_time", "arrival"}, optional
@@ -272,6 +275,9 @@ def process_two(
         As in `process`.
     late : {"drop", "emit"}, optional
         As in `process`; late rows have the columns ``left`` and ``right``, one of which is null.
+    name : str, optional
+        Name of the operator, by which its metrics are reported and its state is found when a changed query
+        continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
 
     Returns
     -------
@@ -280,7 +286,7 @@ def process_two(
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         As in `process`, and if the two inputs do not match.
 
     Notes
@@ -295,7 +301,7 @@ def process_two(
     one, two = two_inputs(left, right, key, event_time, watermark, order=order, late=late)
     one.expect_to_match(two)
     columns = columns_of_two(one, two)
-    both = _tagged(0, one, two, columns["rows"]).unionAll(_tagged(1, two, one, columns["rows"]))
+    both = tagged(0, one, two, columns["rows"]).unionAll(tagged(1, two, one, columns["rows"]))
     query = query_of(
         work_of(function),
         parsed_schema(output_schema),
@@ -306,8 +312,9 @@ def process_two(
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         **columns,
-        **changed_states(state_changes),
+        state_changes=changed_states(state_changes),
         side_outputs=side_tags(side_outputs, function),
+        name=name,
     )
     return build(query, both, start=start_of(initial_state, both))
 
@@ -332,15 +339,19 @@ def columns_of_two(one: Input, two: Input) -> dict[str, Any]:
     }
 
 
-def _tagged(number: int, side: Input, other: Input, rows: StructType) -> DataFrame:
-    """Return the rows of a side in the columns `rows` of both; the struct of the other side is null."""
+def tagged(number: int, side: Input, other: Input, rows: StructType, kept: Column | None = None) -> DataFrame:
+    """Return the rows of a side in the columns `rows` of both; the struct of the other side is null.
+
+    kept: false in rows that only advance the watermark
+    """
     marks = marked(side, other)
     times = [] if side.event_time is None else [side.event_time]
     row, none = F.struct(*map(quoted, side.rows.names)), F.lit(None).cast(other.rows)
     structs = (none, row) if number else (row, none)
     own = [*map(quoted, (*side.key, *times, *side.ties)), F.lit(number).cast("tinyint"), *structs]
     columns = [column.alias(name) for column, name in zip(own, rows.names, strict=True)]
-    return marks.select(*columns, *(quoted(name) for name in marks.columns[len(side.df.columns) :]))
+    others = [quoted(name) for name in marks.columns[len(side.df.columns) :]]
+    return marks.select(*columns, *others, *([] if kept is None else [kept.alias(KEPT)]))
 
 
 def process_broadcast(
@@ -356,8 +367,9 @@ def process_broadcast(
     late: str | None = None,
     processing_time: bool = False,
     max_parallelism: int | None = None,
-    state_changes: Mapping[str, str | None] | None = None,
+    state_changes: Mapping[str, str | None] | IfStored | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
+    name: str | None = None,
 ) -> DataFrame:
     """Run a function on rows by key, and on rows that go to all keys, of two streams or batch DataFrames.
 
@@ -375,6 +387,9 @@ def process_broadcast(
         As in `process`, of `df`. `rules` have no event time and do not hold back the watermark.
     state_changes, side_outputs : optional
         As in `process`. The state of a descriptor "limits" is called "broadcast:limits" in a checkpoint.
+    name : str, optional
+        Name of the operator, by which its metrics are reported and its state is found when a changed query
+        continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
 
     Returns
     -------
@@ -383,7 +398,7 @@ def process_broadcast(
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         As in `process`, and if `rules` is not a stream like `df`, or a batch DataFrame like it.
 
     Notes
@@ -424,9 +439,10 @@ def process_broadcast(
         max_parallelism=max_parallelism,
         state_changes=state_changes,
         side_outputs=side_tags(side_outputs, checked),
+        name=name,
         broadcast=rules.schema,
     )
     if rules.isStreaming != rows.isStreaming:
         kinds = ["a stream" if each.isStreaming else "a batch" for each in (rows, rules)]
-        raise ValueError(f"rules must be {kinds[0]} like df, got {kinds[1]}")
+        raise ArgumentValueError(f"rules must be {kinds[0]} like df, got {kinds[1]}")
     return build(query, rows, broadcast=rules)

@@ -1,4 +1,4 @@
-"""Functions with two inputs or broadcast state, run as functions on rows."""
+"""Runs functions with broadcast state: rows that go to every key group come first in each of them."""
 
 from __future__ import annotations
 
@@ -11,52 +11,31 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._arguments import instance
+from timerheap._expiry import has_event_time
 from timerheap._native._core import CurrentKey
+from timerheap._row_context import RowFunctionContext, WithoutStates
 from timerheap._values import records
 from timerheap.broadcast import BroadcastState, KeyedBroadcastProcessFunction, ReadOnlyBroadcastState
+from timerheap.errors import UnsupportedError
 from timerheap.functions import (
-    BatchProcessFunction,
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    RuntimeContext,
+    TimerService,
 )
 from timerheap.output_tag import OutputTag
-from timerheap.spark._columns import INPUT, SIDES
+from timerheap.spark._functions.expiry_clocks import GroupExpiryClock
+from timerheap.spark._functions.function_work import FunctionWork
+from timerheap.spark._functions.row_runner import RowRunner
+from timerheap.spark._functions.state_handles import GroupRuntimeContext
+from timerheap.spark._functions.wrapped_functions import WrappedFunction
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.state_names import BROADCAST_ID
 from timerheap.spark._query import Query
-from timerheap.spark._worker.batch_runner import BatchWork
+from timerheap.spark._row_objects import row_source
+from timerheap.spark._worker.errors import add_call
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork
-from timerheap.spark._worker.row_runner import RowRunner, RowWork, row_source
-from timerheap.spark._worker.states import (
-    FunctionWork,
-    GroupExpiryClock,
-    GroupRuntimeContext,
-    RowFunctionContext,
-    WithoutStates,
-)
 from timerheap.state import MapState, MapStateDescriptor, StateDescriptor
-from timerheap.state_ttl import has_event_time
-
-_ID = 0x62726F6164636173  # of each broadcast state, in a table of its own
 
 
-class _Wrapped(KeyedProcessFunction):
-    """Runs a function of another kind on rows."""
-
-    function: KeyedBroadcastProcessFunction | KeyedCoProcessFunction
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.function.open(runtime_context)
-
-    def close(self) -> None:
-        self.function.close()
-
-    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
-        return self.function.on_timer(timestamp, ctx)
-
-
-class Broadcasting(_Wrapped):
+class Broadcasting(WrappedFunction):
     """The keyed side of a function with broadcast state."""
 
     def __init__(self, function: KeyedBroadcastProcessFunction) -> None:
@@ -75,7 +54,7 @@ class _BroadcastClock(GroupExpiryClock):
     def purge_all(self) -> None:
         """Remove the entries that have expired."""
         for expiring in self._expiring.values():
-            expiring.purge(_ID, self.now(False))
+            expiring.purge(BROADCAST_ID, self.now(False))
 
 
 class _BroadcastStates:
@@ -83,7 +62,7 @@ class _BroadcastStates:
 
     def __init__(self, max_parallelism: int) -> None:
         key = CurrentKey()
-        key.current_key = _ID
+        key.current_key = BROADCAST_ID
         self._context = GroupRuntimeContext(key, max_parallelism, broadcast=True)
         self._context.clock = self._clock = _BroadcastClock()
         self._states: dict[str, MapState] = {}
@@ -101,7 +80,7 @@ class _BroadcastStates:
             if ttl is not None and (
                 has_event_time(ttl) or ttl.get_update_type() is ttl.UpdateType.OnReadAndWrite
             ):
-                raise NotImplementedError(
+                raise UnsupportedError(
                     f"broadcast state {descriptor.name!r} must have a time to live in processing time that "
                     f"no read renews, since it is the same in all key groups, got {ttl!r}"
                 )
@@ -118,10 +97,12 @@ class _KeyedContext(RowFunctionContext, KeyedBroadcastProcessFunction.OnTimerCon
         return ReadOnlyBroadcastState(self.states.of(state_descriptor))
 
     def current_watermark(self) -> int:
-        return self.timer_service().current_watermark()
+        timers: TimerService = self.timer_service()
+        return timers.current_watermark()
 
     def current_processing_time(self) -> int:
-        return self.timer_service().current_processing_time()
+        timers: TimerService = self.timer_service()
+        return timers.current_processing_time()
 
 
 class _BroadcastContext(WithoutStates, KeyedBroadcastProcessFunction.Context):
@@ -178,7 +159,7 @@ class BroadcastRunner(RowRunner):
             try:
                 self._output.rows(records(name, self._process(row, self._of_broadcast)), name)
             except Exception as e:
-                e.add_note(f"timerheap: in {name}, row {row!r}")
+                add_call(e, f"in {name}, row {row!r}")
                 raise
 
     def apply_to_keyed_state(self, descriptor: StateDescriptor, call: Callable[[Any, Any], object]) -> None:
@@ -198,28 +179,3 @@ class BroadcastWork(FunctionWork):
 
     function: Broadcasting
     runner_class = BroadcastRunner
-
-
-class Tagged(_Wrapped):
-    """Runs a two-input function on rows that name their input."""
-
-    def __init__(self, function: KeyedCoProcessFunction) -> None:
-        self.function: KeyedCoProcessFunction = function
-        self._any_order = function._any_order
-
-    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        if value[INPUT]:
-            return records("process_element2", self.function.process_element2(value[SIDES[1]], ctx))
-        return records("process_element1", self.function.process_element1(value[SIDES[0]], ctx))
-
-
-def work_of(function: object) -> KeyedWork:
-    """Return the work that runs a process function of any kind, which has been checked."""
-    if isinstance(function, BatchProcessFunction):
-        return BatchWork(function)
-    if isinstance(function, KeyedBroadcastProcessFunction):
-        return BroadcastWork(Broadcasting(function))
-    if isinstance(function, KeyedCoProcessFunction):
-        return RowWork(Tagged(function))
-    assert isinstance(function, KeyedProcessFunction)
-    return RowWork(function)

@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap.functions import BatchProcessFunction, BatchRuntimeContext, DueTimers
+from timerheap.spark._arrow import event_times
+from timerheap.spark._event_times import times_after
 from timerheap.state import ValueStateDescriptor
 from timerheap.timer import MAX_WATERMARK
 
-TIME = "time"
+TIME, MICROS = "time", "micros"
 END = "end"  # the timer of a key: from then on no row can belong to its run
 
 
@@ -25,6 +27,7 @@ class OneOfRun(BatchProcessFunction):
     gap: the ms within which a row of the run comes after the one before it; None: any time
     waits: whether the last row is emitted when its run has ended, not with each change
     number: the name of a column that is added to the rows, with the number 1
+    time: the column with the microseconds of the time, for the last row of rows that arrive in any order
     """
 
     _takes_all = True
@@ -36,10 +39,14 @@ class OneOfRun(BatchProcessFunction):
         gap: int | None = None,
         waits: bool = False,
         number: str | None = None,
+        time: str | None = None,
     ) -> None:
         self._columns, self._last, self._gap, self._number = columns, last, gap, number
         self._waits = last and waits
-        self._type = pa.struct([pa.field(TIME, pa.int64()), *(columns if self._waits else ())])
+        self._results_behind = gap if self._waits else 0
+        self._time = time if last and not waits else None
+        micros = [] if self._time is None else [pa.field(MICROS, pa.int64())]
+        self._type = pa.struct([pa.field(TIME, pa.int64()), *micros, *(columns if self._waits else ())])
 
     def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
         self._newest = runtime_context.get_state(ValueStateDescriptor("newest", self._type))
@@ -49,14 +56,22 @@ class OneOfRun(BatchProcessFunction):
     ) -> Iterator[pa.RecordBatch]:
         batch = batch.select(self._columns.names)
         times = np.zeros(len(batch), np.int64) if ctx.timestamps is None else ctx.timestamps
-        order = np.lexsort((times, ctx.ids))
+        micros = np.zeros(len(batch), np.int64)
+        if self._time is not None:
+            micros = event_times(batch.column(self._time)) % 1000
+        order = np.lexsort((micros, times, ctx.ids))
+        micros = micros[order]
         ids, times = ctx.ids[order], times[order]
         first = np.append(True, ids[1:] != ids[:-1])
         final = np.append(first[1:], True)
         held = self._newest.values(ids[first])
         known = np.asarray(held.is_valid())
         newest = held.field(0).fill_null(0).to_numpy()
+        held_micros = np.zeros(len(held), np.int64)
+        if self._time is not None:
+            held_micros = held.field(MICROS).fill_null(0).to_numpy()
         of_key = np.cumsum(first) - 1
+        same = times == newest[of_key]
         new = first & ~known[of_key]
         if self._gap is not None:
             before = np.append(times[:1], times[:-1])
@@ -70,18 +85,20 @@ class OneOfRun(BatchProcessFunction):
             chosen = np.append(new[1:] & ~first[1:], False)
         else:
             chosen = np.append(new[1:], True) | final
-            chosen &= ~known[of_key] | (times >= newest[of_key])
+            chosen &= ~known[of_key] | (times > newest[of_key]) | (same & (micros >= held_micros[of_key]))
         yield self._numbered(batch.take(pa.array(np.sort(order[chosen]))))
-        changed = ~known | ((self._gap is not None or self._last) & (times[final] >= newest))
+        later = (times > newest[of_key]) | (same & (micros >= held_micros[of_key]))
+        changed = ~known | ((self._gap is not None or self._last) & later[final])
         ids, times, rows = ids[final][changed], times[final][changed], order[final][changed]
         columns = [pa.array(times)]
+        if self._time is not None:
+            columns.append(pa.array(micros[final][changed]))
         if self._waits:
             columns += batch.take(pa.array(rows)).columns
         self._newest.update_many(ids, pa.StructArray.from_arrays(columns, self._type.names))
         if self._gap is not None or self._waits:
             gap = MAX_WATERMARK if self._gap is None else self._gap
-            ends = times + np.minimum(gap, MAX_WATERMARK - np.maximum(times, 0))
-            ctx.timer_service().register_event_time_timers(ids, ends, name=END)
+            ctx.timer_service().register_event_time_timers(ids, times_after(times, gap), name=END)
 
     def on_timers(self, due: DueTimers, ctx: BatchProcessFunction.Context) -> Iterator[pa.RecordBatch]:
         if self._waits:

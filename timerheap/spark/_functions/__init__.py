@@ -1,0 +1,1 @@
+"""Users' functions on key groups: what runs each kind of them, and what they are handed."""

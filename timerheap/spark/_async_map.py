@@ -19,9 +19,10 @@ from timerheap._values import detached
 from timerheap.async_io import AsyncFunction, AsyncRetryStrategy, AsyncWaitOperator, StreamRecord
 from timerheap.async_io.function import as_async_function, finished
 from timerheap.async_io.operator import QueueElement
+from timerheap.errors import ArgumentTypeError
 from timerheap.functions import RuntimeContext
+from timerheap.spark._row_objects import row_source
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.row_runner import row_source
 
 _LATENCY = 0.05  # seconds that a result waits for others, to be sent in one record batch
 _MAX_ROWS = 1_000  # per record batch
@@ -74,7 +75,7 @@ def async_map(
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentError
         If an argument is invalid, before the query starts. An exception of the function, a timeout, or
         output that does not fit `output_schema` fails the query, with a note that shows the row.
 
@@ -106,7 +107,10 @@ def async_map(
     ``examples/async_http.py`` calls a web server with an AsyncFunction.
     """
     # Here, since workers import this module for `Mapper`.
-    from timerheap.spark._plan.arguments import arrow_schema, data_frame, map_batches, parsed_schema, sendable
+    from timerheap.spark._functions.sendable import sendable
+    from timerheap.spark._plan.named_columns import data_frame
+    from timerheap.spark._plan.python_stage import map_batches
+    from timerheap.spark._plan.schemas import arrow_schema, parsed_schema
 
     data_frame("df", df)
     arrow_schema("df", df.schema)
@@ -239,7 +243,7 @@ class _RowFunction(AsyncFunction[Row, Any]):
 
     def _rows(self, result: Any) -> list[Any]:
         if result is None:
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"{self._name} must return a row or a list of rows, got None; return [] for no rows"
             )
         rows = list(map(detached, result if isinstance(result, list) else [result]))

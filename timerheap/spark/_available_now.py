@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from timerheap.errors import ArgumentTypeError, ArgumentValueError, UnsupportedError
 from timerheap.spark._compat import (
     analyzed_plan,
     hadoop_files,
@@ -27,15 +30,16 @@ from timerheap.spark._compat import (
     jvm,
     on_connect,
     without_globs,
-    written,
+    written_by,
 )
+from timerheap.spark._run_settings import resolved, start_with
 from timerheap.spark._worker.driver_mail import DRAINED
 
-_NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 _CLOCK = re.compile(r"TransformWithState.*, ProcessingTime, |ProcessingTimeTimeout")
 _ROUNDS = 2  # of micro-batches without rows: Spark's operators see in the second what the first has changed
 
-_settings = threading.Lock()
+_held: dict[str, str] = {}  # the checkpoints that a call has now, and which one
 
 
 def run_available_now(
@@ -70,11 +74,13 @@ def run_available_now(
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentError
         If an argument is wrong, before the query starts.
-    NotImplementedError
+    UnsupportedError
         On Spark Connect, if the checkpoint is neither on the server's default file system nor on a disk that
         its executors share.
+    RuntimeError
+        If the query runs already, here or elsewhere, or its other run has planned a micro-batch meanwhile.
     pyspark.errors.StreamingQueryException
         If the query fails. The next run begins with the micro-batch that has failed, as always in Spark.
 
@@ -95,13 +101,14 @@ def run_available_now(
     writer.trigger(availableNow=True)
     if log is None:
         return _ended(start())
-    query = _ended(_started(log.spark, start, log.pending() or ""))
-    for again in range(_ROUNDS):
-        batch = log.plan(drained=True, only_for_spark=again > 0)
-        if batch is None:
-            break
-        query = _ended(_started(log.spark, start, batch))
-    return query
+    with log.held():
+        query = _ended(log.started(start, log.pending() or ""))
+        for again in range(_ROUNDS):
+            batch = log.plan(drained=True, only_for_spark=again > 0)
+            if batch is None:
+                break
+            query = _ended(log.started(start, batch))
+        return query
 
 
 def start(writer: DataStreamWriter, path: str | None = None, *, table: str | None = None) -> StreamingQuery:
@@ -131,9 +138,12 @@ def start(writer: DataStreamWriter, path: str | None = None, *, table: str | Non
         query = timerheap.spark.start(writer.trigger(processingTime="10 seconds"), "/data/alerts")
     """
     start, log = _starting(writer, path, table)
-    if log is not None and not log.is_running() and log.pending() is None:
-        log.plan(drained=False)
-    return start()
+    if log is None:
+        return start()
+    with log.held(by_query=False):
+        if log.running() is None and log.pending() is None:
+            log.plan(drained=False)
+        return start()
 
 
 def _starting(
@@ -144,7 +154,7 @@ def _starting(
     log = None
     if _CLOCK.search(analyzed_plan(df)):
         if checkpoint is None:
-            raise ValueError(
+            raise ArgumentValueError(
                 "writer must have the option checkpointLocation, got a writer without it; the query has a "
                 "clock, and micro-batches without rows are planned in its checkpoint"
             )
@@ -157,36 +167,13 @@ def writing(
 ) -> tuple[DataFrame, str | None, Callable[[], StreamingQuery]]:
     """Check a writer and where it writes; return its result, its checkpoint, and what starts it."""
     if not on_connect(writer) and not isinstance(writer, DataStreamWriter):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"writer must be a DataStreamWriter, such as df.writeStream returns it, got {writer!r}"
         )
     if path is not None and table is not None:
-        raise ValueError(f"table must be None if there is a path, got {table!r} and {path!r}")
-    df, checkpoint = written(writer)
+        raise ArgumentValueError(f"table must be None if there is a path, got {table!r} and {path!r}")
+    df, checkpoint = written_by(writer)
     return df, checkpoint, lambda: writer.start(path) if table is None else writer.toTable(table)
-
-
-def _started(spark: SparkSession, start: Callable[[], StreamingQuery], drained: str) -> StreamingQuery:
-    """Start a query that runs no micro-batches without rows of its own accord; it reads settings once."""
-    with configured(spark, {_NO_DATA: "false", DRAINED: drained}):
-        return start()
-
-
-@contextmanager
-def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set settings while a query starts, one query at a time."""
-    with _settings:
-        before = {name: spark.conf.get(name, None) for name in settings}
-        try:
-            for name, value in settings.items():
-                spark.conf.set(name, value)
-            yield
-        finally:
-            for name, was in before.items():
-                if was is None:
-                    spark.conf.unset(name)
-                else:
-                    spark.conf.set(name, was)
 
 
 def _ended(query: StreamingQuery) -> StreamingQuery:
@@ -202,13 +189,13 @@ class _Log:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self.spark = spark
-        self._checkpoint = without_globs(checkpoint)
+        self._checkpoint = checkpoint
 
     def _read(self, name: str) -> list[Any]:
         """Return the text of a file or of the files in a folder, with their paths, and the time."""
         columns = "value", "_metadata.file_path", F.unix_millis(F.current_timestamp())
         try:
-            files = self.spark.read.text(f"{self._checkpoint}/{name}", wholetext=True)
+            files = self.spark.read.text(f"{without_globs(self._checkpoint)}/{name}", wholetext=True)
             return files.select(*columns).collect()
         except AnalysisException as e:
             if e.getCondition() != "PATH_NOT_FOUND":
@@ -221,10 +208,40 @@ class _Log:
         named = [(file.rpartition("/")[2], text.split("\n"), file, now) for text, file, now in found]
         return max(((int(name), *rest) for name, *rest in named if name.isdigit()), default=(-1, [], "", 0))
 
-    def is_running(self) -> bool:
-        """Return whether the query runs in this session, so that it plans its micro-batches itself."""
-        active = {query.id for query in self.spark.streams.active}
-        return bool(active) and any(json.loads(text)["id"] in active for text, *_ in self._read("metadata"))
+    @contextmanager
+    def held(self, by_query: bool = True) -> Iterator[None]:
+        """Keep other runs of this application away; raise RuntimeError if there is one.
+
+        by_query: whether a query that runs, and plans its micro-batches itself, is one, too
+        """
+        name = self._checkpoint if on_connect(self.spark) else resolved(self.spark, self._checkpoint)
+        begun = f"one of thread {threading.current_thread().name!r} since {datetime.now():%H:%M:%S}"
+        other = _held.setdefault(name, begun)
+        if other is not begun:
+            raise self._in_use(other)
+        try:
+            if by_query and (run := self.running()) is not None:
+                raise self._in_use(f"run {run}")
+            yield
+        finally:
+            del _held[name]
+
+    def started(self, start: Callable[[], StreamingQuery], drained: str) -> StreamingQuery:
+        """Start the query, which then runs no micro-batches without rows of its own accord."""
+        settings = {NO_DATA: "false", DRAINED: drained}
+        return start_with(self.spark, self._checkpoint, settings, start)
+
+    def running(self) -> str | None:
+        """Return the run of the query that is active in this session, None without one."""
+        runs = {query.id: query.runId for query in self.spark.streams.active}
+        ids = (json.loads(text)["id"] for text, *_ in self._read("metadata")) if runs else ()
+        return next((str(runs[id_]) for id_ in ids if id_ in runs), None)
+
+    def _in_use(self, other: str) -> RuntimeError:
+        return RuntimeError(
+            f"checkpointLocation must be that of a query that does not run, got {self._checkpoint!r}, which "
+            f"another run has, {other}; wait until that has ended, or stop it"
+        )
 
     def pending(self) -> str | None:
         """Return the mark of a micro-batch that has been planned and not committed; None without one."""
@@ -239,26 +256,50 @@ class _Log:
         # It gets a mark if the sources are `drained`. One `only_for_spark` is needed only if Spark's
         # watermark has advanced.
         last, lines, file, now = self._last("offsets")
-        if last < 0:
+        committed, commit, _, _ = self._last("commits")
+        if last < 0 or committed != last:  # it was stopped in a micro-batch
             return None
         batch, metadata = str(last + 1), json.loads(lines[1])
         before = metadata["batchWatermarkMs"]
-        after = json.loads(self._last("commits")[1][1])["nextBatchWatermarkMs"]
+        after = json.loads(commit[1])["nextBatchWatermarkMs"]
         if only_for_spark and after <= before:
             return None
         metadata["batchWatermarkMs"] = max(before, after)
         metadata["batchTimestampMs"] = max(metadata["batchTimestampMs"], now)  # a clock may be set back
         metadata["conf"][DRAINED] = batch if drained else ""  # Spark reads none but its own
         metadata.pop("controlBatchInfo", None)  # which tells that Spark has moved state to other partitions
-        self._write(
-            f"{file.rpartition('/')[0]}/{batch}", "\n".join([lines[0], json.dumps(metadata), *lines[2:]])
-        )
+        text = "\n".join([lines[0], json.dumps(metadata), *lines[2:]])
+        if not self._write(f"{file.rpartition('/')[0]}/{batch}", text):
+            raise self._in_use(f"one that has planned micro-batch {batch} meanwhile")
         return batch
 
-    def _write(self, file: str, text: str) -> None:
-        if on_connect(self.spark):
-            self._send(file, text)
-            return
+    def _write(self, file: str, text: str) -> bool:
+        """Write a file that is there whole or not at all; return False if there is one already."""
+        url = urlsplit(file)
+        path = unquote(url.path)
+        if not on_connect(self.spark):
+            return _publish(path, text) if url.scheme == "file" else self._rename(file, text)
+        if url.scheme == "file":
+
+            def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                for batch in batches:
+                    _publish(path, text)
+                    yield batch
+
+            self.spark.range(0, 1, 1, 1).mapInArrow(write, "id long").collect()
+        else:  # there is no way to write only a new one
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "plan").write_text(text)
+                self.spark.copyFromLocalToFs(f"{folder}/plan", path)
+        _, lines, found, _ = self._last("offsets")
+        if found != file:
+            raise UnsupportedError(
+                "checkpointLocation must be on the server's default file system on Spark Connect, or on a "
+                f"disk that its executors share, got {file!r}"
+            )
+        return lines == text.split("\n")  # a task that is retried finds its own
+
+    def _rename(self, file: str, text: str) -> bool:
         target = hadoop_path(self.spark, jvm(self.spark).java.net.URI(file))
         draft = hadoop_path(self.spark, target.getParent(), f".{uuid.uuid4().hex}.tmp")
         files = hadoop_files(self.spark, target)
@@ -267,28 +308,28 @@ class _Log:
             stream.write(text.encode())
         finally:
             stream.close()
-        if not files.rename(draft, target):
+        if files.rename(draft, target):
+            return True
+        files.delete(draft, False)
+        if not files.exists(target):
             raise OSError(f"cannot write {file}")
+        return False
 
-    def _send(self, file: str, text: str) -> None:
-        """Write a file on Spark Connect, which has no way of its own to a local disk."""
-        path = unquote(urlsplit(file).path)
-        if urlsplit(file).scheme == "file":
 
-            def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                for batch in batches:
-                    draft = Path(f"{path}.tmp")
-                    draft.write_text(text)
-                    draft.rename(path)
-                    yield batch
-
-            self.spark.range(0, 1, 1, 1).mapInArrow(write, "id long").collect()
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                Path(folder, "plan").write_text(text)
-                self.spark.copyFromLocalToFs(f"{folder}/plan", path)
-        if self._last("offsets")[2] != file:
-            raise NotImplementedError(
-                "checkpointLocation must be on the server's default file system on Spark Connect, or on a "
-                f"disk that its executors share, got {file!r}"
-            )
+def _publish(path: str, text: str) -> bool:
+    """Write a file on a local disk, whole or not at all; return False if there is one already."""
+    target = Path(path)
+    draft = target.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        draft.write_text(text)
+        target.with_name(f".{target.name}.crc").unlink(missing_ok=True)  # of one that has been deleted
+        os.link(draft, target)
+    except FileExistsError:
+        return False
+    except OSError:
+        if not draft.exists() or target.exists():
+            raise
+        draft.rename(target)  # this file system has no links
+    finally:
+        draft.unlink(missing_ok=True)
+    return True

@@ -25,6 +25,7 @@ from pyspark.sql.pandas import types
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 from timerheap._moments import local_time, micros_of
+from timerheap.errors import ArgumentValueError, UnsupportedError
 from timerheap.spark._arrow import map_type
 
 if TYPE_CHECKING:
@@ -89,14 +90,14 @@ def with_moments(type_: T.DataType) -> Any:
     return type_
 
 
-def _number(type_: pa.DataType) -> pa.DataType:
+def _number_type(type_: pa.DataType) -> pa.DataType:
     return pa.int64() if getattr(type_, "tz", None) else type_
 
 
 def _with_numbers(table: pa.Table, type_: T.StructType) -> tuple[pa.Table, Any]:
     columns, types = [], []
     for field, column in zip(type_, table.columns, strict=True):
-        number, own = map_type(column.type, _number), '"type":"udt"' not in field.json()
+        number, own = map_type(column.type, _number_type), '"type":"udt"' not in field.json()
         columns.append(column.cast(number) if own and number != column.type else column)
         types.append(T.StructField(field.name, with_moments(field.dataType)) if own else field)
     return pa.Table.from_arrays(columns, names=type_.names), T.StructType(types)
@@ -119,10 +120,11 @@ def to_frame(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:
     if hasattr(conversion, "ArrowBatchTransformer"):
         series: Any = conversion.ArrowBatchTransformer.to_pandas(batch, timezone=zone)
     else:
-        convert = _serializer(zone).arrow_to_pandas
+        convert = _frame_serializer(zone).arrow_to_pandas
         number = _if_known(convert, idx=0)  # in 4.1, for types that it is not told
         series = [convert(column, **number) for column in batch.columns]
-    return pd.concat(series, axis=1)
+    frame: pd.DataFrame = pd.concat(series, axis=1)
+    return frame
 
 
 def to_record_batch(
@@ -150,12 +152,12 @@ def to_record_batch(
         )
         columns = batch.column(0).flatten()
     else:
-        serializer = _serializer(zone, safe, ints_to_decimals, by_name, infer)
+        serializer = _frame_serializer(zone, safe, ints_to_decimals, by_name, infer)
         columns = serializer._create_struct_array(frame, to_arrow_type(type_)).flatten()
     return pa.RecordBatch.from_arrays(columns, names=type_.names)
 
 
-def _serializer(
+def _frame_serializer(
     zone: str, safe: bool = False, ints_to_decimals: bool = False, by_name: bool = True, infer: bool = True
 ) -> Any:
     """Return what converted the frames of a pandas function before 4.2."""
@@ -174,7 +176,7 @@ def on_connect(spark: object) -> bool:
 def refuse_connect(spark: SparkSession, what: str) -> None:
     """Raise an error if a session is of Spark Connect, where `what` is not supported."""
     if on_connect(spark):
-        raise NotImplementedError(
+        raise UnsupportedError(
             f"{what} is not supported on Spark Connect, which has no access to the JVM; use a "
             "classic session: SparkSession.builder.master(...)"
         )
@@ -205,6 +207,22 @@ def hadoop_files(spark: SparkSession, path: Any) -> Any:
     return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
 
+def checkpoint_manager(spark: SparkSession, path: Any) -> Any:
+    """Return Spark's manager of checkpoint files, which replaces a file atomically."""
+    managers = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager$"
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    # Another one than Spark's default may not replace files: on S3A the one for few requests does not.
+    conf.unset("spark.sql.streaming.checkpointFileManagerClass")
+    return getattr(getattr(jvm(spark), managers), "MODULE$").create(path, conf)
+
+
+def copy_folder(spark: SparkSession, source: Any, target: Any) -> None:
+    """Copy a folder, given paths of Hadoop's, which may be of different file systems."""
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    files = hadoop_files(spark, source), hadoop_files(spark, target)
+    jvm(spark).org.apache.hadoop.fs.FileUtil.copy(files[0], source, files[1], target, False, conf)
+
+
 def without_globs(path: str) -> str:
     """Return a path for Spark's readers of files, which take some characters for patterns."""
     return re.sub(r"([][{}*?\\])", r"\\\1", path)
@@ -220,7 +238,7 @@ def state_path(spark: SparkSession, path: str) -> str:
     if hadoop_path(spark, found.toUri().toString()).equals(found):
         return path
     if files.getScheme() != "file":
-        raise ValueError(
+        raise ArgumentValueError(
             f"checkpoint must have a path without characters that a URI escapes, got {path!r}: Spark's "
             "reader of states cannot open it; copy the checkpoint to another path"
         )
@@ -247,6 +265,18 @@ def spark_home() -> str:
     return _find_spark_home()
 
 
+def has_stopped(spark: SparkSession) -> bool:
+    """Return whether the application of a session has been stopped."""
+    context: Any = spark.sparkContext._jsc
+    return context is None or bool(context.sc().isStopped())
+
+
+def weak_function(df: DataFrame) -> Any:
+    """Return a weak reference of Java to the function of a DataFrame that ``mapInArrow`` has made."""
+    # All plans with the function have this one object.
+    return jvm(df.sparkSession).java.lang.ref.WeakReference(analyzed(df).functionExpr().func())
+
+
 def execution_of(query: Any) -> Any:
     """Return the JVM's execution of a streaming query."""
     return query._jsq.streamingQuery()
@@ -260,6 +290,17 @@ def cancel_jobs(spark: SparkSession, group: str, why: str) -> None:
 def analyzed(df: DataFrame) -> Any:
     """Return the analyzed plan of a DataFrame, a node of the JVM."""
     return df._jdf.queryExecution().analyzed()
+
+
+def children_of(node: Any) -> list[Any]:
+    """Return the children of a node of a plan in the JVM."""
+    children = node.children()
+    return [children.apply(at) for at in range(children.size())]
+
+
+def patterns_of_plans(spark: SparkSession) -> Any:
+    """Return what a node of the JVM can be asked whether it contains: ``CURRENT_LIKE()`` and so on."""
+    return jvm(spark).org.apache.spark.sql.catalyst.trees.TreePattern
 
 
 def analyzed_plan(df: DataFrame) -> str:
@@ -297,6 +338,37 @@ def nodes_on_connect(df: Any) -> Iterator[tuple[str, str | None, DataFrame | Non
         node = below
 
 
+def below_on_connect(df: Any) -> tuple[str, str | None, list[DataFrame]]:
+    """Return the top of a plan on Spark Connect: its kind, its alias, and the DataFrames below."""
+    node = df._plan
+    sides = [node._child, getattr(node, "other", None), getattr(node, "right", None)]
+    below = [type(df)(side, df.sparkSession) for side in sides if side is not None]
+    kind = type(node).__name__
+    if kind == "SetOperation":
+        kind = str(node.set_op).capitalize()  # such as Union
+    return kind, getattr(node, "_alias", None), below
+
+
+def calls_on_connect(df: Any) -> set[str]:
+    """Return the functions that a plan on Spark Connect calls, above what Python has made of groups."""
+    found: set[str] = set()
+
+    def visit(message: Any) -> None:
+        for field, value in message.ListFields():
+            if field.name in ("group_map", "co_group_map", "apply_in_pandas_with_state"):
+                continue
+            if field.name == "function_name":
+                found.add(value.lower())
+            elif field.name == "expression" and isinstance(value, str):  # SQL
+                found.update(map(str.lower, re.findall(r"(\w+)\s*\(", value)))
+            elif field.type == field.TYPE_MESSAGE:
+                for each in value if hasattr(value, "append") or hasattr(value, "add") else [value]:
+                    visit(each)
+
+    visit(df._plan.to_proto(df.sparkSession.client).root)
+    return found
+
+
 def grouping_of(grouped: Any) -> tuple[DataFrame, str, list[Column]] | None:
     """Return the DataFrame, the kind and the columns of a grouped DataFrame, None for anything else."""
     if type(grouped).__module__ == "pyspark.sql.connect.group":  # which needs packages that may be missing
@@ -310,7 +382,7 @@ def grouping_of(grouped: Any) -> tuple[DataFrame, str, list[Column]] | None:
     return grouped._df, kind, columns
 
 
-def written(writer: Any) -> tuple[DataFrame, str | None]:
+def written_by(writer: Any) -> tuple[DataFrame, str | None]:
     """Return what a writer of a stream writes, and its checkpoint."""
     if not on_connect(writer):
         options = writer._jwrite.getClass().getDeclaredField("extraOptions")
@@ -322,6 +394,39 @@ def written(writer: Any) -> tuple[DataFrame, str | None]:
     options = {name.lower(): value for name, value in writer._write_proto.options.items()}
     df: Any = ConnectDataFrame(writer._write_stream._child, writer._session)
     return df, options.get("checkpointlocation")
+
+
+class SortOrder(NamedTuple):
+    """How rows are ordered by a column."""
+
+    column: Column
+    descending: bool
+    nulls_first: bool
+
+
+def sort_order(column: Column, spark: SparkSession) -> SortOrder:
+    """Return the order that a column of a session says, as ``desc_nulls_last()`` does; else ascending."""
+    if on_connect(spark):
+        from pyspark.sql.connect.column import Column as ConnectColumn
+        from pyspark.sql.connect.expressions import SortOrder as Sorted
+
+        expression = cast(Any, column)._expr
+        if not isinstance(expression, Sorted):
+            return SortOrder(column, False, True)
+        child: Any = ConnectColumn(expression._child)
+        return SortOrder(child, not expression._ascending, expression._nullsFirst)
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    node = cast(Any, column)._jc.node()
+    if _java_name(node) != "SortOrder":
+        return SortOrder(column, False, True)
+    to_column = jvm(spark).org.apache.spark.sql.Column
+    descending, nulls_first = (
+        _java_name(each).rstrip("$") for each in (node.sortDirection(), node.nullOrdering())
+    )
+    return SortOrder(
+        ClassicColumn(to_column(node.child())), descending == "Descending", nulls_first == "NullsFirst"
+    )
 
 
 class FunctionCall(NamedTuple):
@@ -473,12 +578,16 @@ def local_cores(spark: SparkSession) -> int | None:
     return int(context.sc().maxNumConcurrentTasks(profile))
 
 
+def name_sink(writer: DataStreamWriter, name: str) -> None:
+    """Name the sink of a writer; PySpark has no method for it, Scala and Java do."""
+    of_java: Any = writer
+    of_java._jwrite.name(name)
+
+
 def real_time_trigger(writer: DataStreamWriter, epoch: str) -> None:
     """Have a query run in real-time mode, which Python knows from PySpark 4.3 on."""
     trigger: Any = writer.trigger
     try:
         trigger(realTime=epoch)
     except TypeError:
-        raise NotImplementedError(
-            f"start_real_time() needs PySpark 4.3 or newer, got {__version__}"
-        ) from None
+        raise UnsupportedError(f"start_real_time() needs PySpark 4.3 or newer, got {__version__}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,7 @@ from timerheap.types import arrow_type
 from timerheap.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:  # a worker that packs rows has no key groups
-    from timerheap.spark._group.key_group import GroupLayout, OwnLayout
+    from timerheap.spark._group.layout import GroupLayout, OwnLayout
     from timerheap.spark._group.row_buffer import RowOrder
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
@@ -33,6 +34,15 @@ NullTime = Literal["error", "drop"]
 """What becomes of rows whose event time is null."""
 
 
+DEFAULT_NAME = "timerheap"
+"""The name of a query's first operator without one; those behind it are numbered from 2."""
+
+
+def is_default_name(name: str) -> bool:
+    """Return whether a name is one that an operator has by its place in a query."""
+    return re.fullmatch(rf"{DEFAULT_NAME}(_\d+)?", name) is not None
+
+
 @dataclass(frozen=True)
 class TimeColumn:
     """What a user has called the event time of an input."""
@@ -42,13 +52,39 @@ class TimeColumn:
     df: str  # the argument that has the column
 
 
+@dataclass(frozen=True)
+class StateChanges:
+    """What becomes of states that a checkpoint has under other names than the function.
+
+    drop: the names of states that the function no longer has
+    rename: the new names by the old ones
+    expected: the names among both that the checkpoint must have
+    drop_below: how the names of other states begin that the function no longer has
+    """
+
+    drop: tuple[str, ...] = ()
+    rename: dict[str, str] = field(default_factory=dict)
+    expected: tuple[str, ...] = ()
+    drop_below: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How the stage that packs rows makes fewer of them.
+
+    reducer: makes a Reducer for the rows of each task
+    columns: what it makes of all columns but the key; None: it leaves them as they are
+    """
+
+    reducer: Callable[[], Any]
+    columns: pa.Schema | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Query:
     """One query, built on the driver and pickled to its workers."""
 
-    work: (
-        Any  # what each key group runs: a `timerheap.spark._worker.operator.Work`, which is above this module
-    )
+    work: Any  # what each key group runs: a `timerheap.spark._worker.work.Work`, which is above this module
     key: list[str]
     rows: StructType  # the type of the input rows, without the columns that timerheap adds
     result: StructType
@@ -64,17 +100,31 @@ class Query:
     late: Late = "drop"
     late_row: StructType | None = None  # the type of late rows in the result, with "emit"
     late_columns: tuple[str, ...] = ()  # of `rows`, which become the fields of late rows
-    drop_state: tuple[str, ...] = ()
-    rename_state: dict[str, str] = field(default_factory=dict)
+    state_changes: StateChanges = field(default_factory=StateChanges)
     side_outputs: tuple[OutputTag, ...] = ()
     broadcast: StructType | None = None  # the type of the rows that go to every key group
-    reduce: Callable[[], Any] | None = None  # makes a Reducer for the rows of each task of the pack stage
-    reduced: pa.Schema | None = None  # the columns that it makes of all but the key; None: those of the rows
+    reduction: Reduction | None = None  # of the rows, before they are sent
+    leads: bool = True  # whether the times of results are behind its watermark, so that others can follow it
     announces: bool = False  # whether a task of the pack stage without rows says so to all partitions
-    own: OwnLayout | None = None  # what key groups have besides keys, timers, rows and states
+    own: tuple[OwnLayout, ...] = ()  # what key groups have besides keys, timers, rows and states
     has_metrics: bool = False  # whether the function has metrics of its own, which the query observes
     key_names: list[str] | None = None  # distinct ones for users, without keys that only timerheap has
     encrypted: bool = False  # whether Spark encrypts local files, so that live state must stay in memory
+    name: str | None = None  # of the operator; None before it gets a default one
+
+    @property
+    def has_watermark(self) -> bool:
+        """Whether operators behind this one can follow its watermark."""
+        return self.leads and (self.event_time is not None or self.time_mode == "EventTime")
+
+    @property
+    def follows(self) -> int | None:
+        """How far the watermark stays behind those of the operators whose results the rows are, in ms.
+
+        None if no input has results of other operators.
+        """
+        delays = [each._follows for each in self.watermarks if each._follows is not None]
+        return max(delays, default=None)
 
     @property
     def key_columns(self) -> list[str]:
@@ -90,13 +140,15 @@ class Query:
     def schema(self) -> pa.Schema:
         """Arrow schema of the rows that reach a key group: input rows, or what is made of them."""
         schema = nullable_arrow_schema(self.rows)
-        return schema if self.reduced is None else pa.schema([*map(schema.field, self.key), *self.reduced])
+        if self.reduction is None or self.reduction.columns is None:
+            return schema
+        return pa.schema([*map(schema.field, self.key), *self.reduction.columns])
 
     @cached_property
     def layout(self) -> GroupLayout:
         """What the key groups hold; the fields of key columns that are the user's have the user's names."""
-        from timerheap.spark._group.key_group import GroupLayout
-        from timerheap.spark._group.tables import NAME
+        from timerheap.spark._group.key_table import NAME
+        from timerheap.spark._group.layout import GroupLayout
 
         names = self.key_columns
         metadata = [{NAME: name.encode()} for name in names] + [None] * (len(self.key) - len(names))
@@ -105,12 +157,21 @@ class Query:
             key_fields=[field.with_metadata(each) for field, each in zip(fields, metadata, strict=True)],
             rows=self.schema,
             order=self.order,
+            event_time=self.event_time if self._is_finer_than_ms else None,
             ties=self.ties,
             own=self.own,
-            drop_state=self.drop_state,
-            rename_state=self.rename_state,
+            drop_state=self.state_changes.drop,
+            drop_below=self.state_changes.drop_below,
+            rename_state=self.state_changes.rename,
+            expected=self.state_changes.expected,
             encrypted=self.encrypted,
         )
+
+    @property
+    def _is_finer_than_ms(self) -> bool:
+        """Whether the event time is a timestamp among the rows, and not their ms."""
+        schema, name = self.schema, self.event_time
+        return name in schema.names and pa.types.is_timestamp(schema.field(name).type)
 
     @cached_property
     def result_schema(self) -> pa.Schema:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from timerheap.errors import ArgumentValueError
 from timerheap.spark._compat import environment_of_submit, jvm, local_cores, on_connect, spark_home
 from timerheap.spark._sockets import executor_variable, socket_directory
 
@@ -81,8 +82,8 @@ def settings(*, real_time: bool = False) -> dict[str, str]:
         - ``spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK``, 1: Spark has a daemon and workers for each set of
           environment variables, and sets this one for the stage that packs rows, but not for the operator.
           With it both use the same. Tracebacks of Python functions leave out PySpark's own lines.
-        - ``spark.python.unix.domain.socket.enabled``, true: over TCP a small micro-batch often waits 40 ms
-          for each stage, until the worker's side has acknowledged the first part of what Spark sends. Not on
+        - ``spark.python.unix.domain.socket.enabled``, true: over TCP a small micro-batch often waits
+          in each stage, until the worker's side has acknowledged the first part of what Spark sends. Not on
           Windows.
         - ``spark.python.unix.domain.socket.dir``, a new directory in /tmp that only this user can use, since
           these sockets ask for no secret. It is removed when this process ends. If it cannot be made, a
@@ -121,7 +122,7 @@ def settings(*, real_time: bool = False) -> dict[str, str]:
     }
     ours |= _REAL_TIME if real_time else {}
     names = [*ours, _SOCKETS, _SOCKET_FILES]
-    chosen = _chosen(names)
+    chosen = _chosen_settings(names)
     if hasattr(socket, "AF_UNIX") and not chosen.issuperset((_SOCKETS, _SOCKET_FILES)):
         ours |= _sockets(_SOCKET_FILES in chosen)
     return {name: value for name, value in ours.items() if name not in chosen}
@@ -140,7 +141,7 @@ def _sockets(have_directory: bool) -> dict[str, str]:
     return {_SOCKETS: "true", _SOCKET_FILES: directory, f"spark.executorEnv.{name}": value}
 
 
-def _chosen(names: Iterable[str]) -> set[str]:
+def _chosen_settings(names: Iterable[str]) -> set[str]:
     """Return the settings that have been chosen, of `names` at least, before a session is built."""
     session = SparkSession.getActiveSession()
     if session is not None:
@@ -166,7 +167,7 @@ def _submit_options() -> Iterator[tuple[str, str]]:
     try:
         arguments = iter(shlex.split(text))
     except ValueError as e:
-        raise ValueError(
+        raise ArgumentValueError(
             f"the environment variable PYSPARK_SUBMIT_ARGS must be options of spark-submit, quoted as in a "
             f"shell, got {text!r} ({e}); correct it, since Spark cannot start with it"
         ) from None
@@ -189,13 +190,13 @@ def _names_in(text: str) -> Iterator[str]:
 def check_settings(df: DataFrame) -> None:
     """Check the settings of the session of `df`, and log those that make a query slow in one line.
 
-    ValueError: if a stream would not use the RocksDB state store, which state variables need
+    ArgumentValueError: if a stream would not use the RocksDB state store, which state variables need
     """
     spark = df.sparkSession
     if df.isStreaming:
         provider = spark.conf.get(_PROVIDER)
         if provider is None or "RocksDB" not in provider:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"{_PROVIDER} must be the RocksDB state store's provider, since process() keeps state "
                 f"variables, got {provider}; build the session with timerheap.spark.settings(), or set it "
                 f'before the query starts: spark.conf.set("{_PROVIDER}", "{_ROCKSDB}")'
@@ -205,7 +206,7 @@ def check_settings(df: DataFrame) -> None:
 
 
 def check_real_time(spark: SparkSession, partitions: int) -> None:
-    """Raise a ValueError that names the settings and cores which a query in real-time mode lacks."""
+    """Raise an ArgumentValueError that names the settings and cores which a query in real-time mode lacks."""
     wanted = _REAL_TIME | {_SOCKETS: "true"}
     found = {name: spark.conf.get(name, None) for name in wanted}
     lacks, cores = [], local_cores(spark)
@@ -217,7 +218,7 @@ def check_real_time(spark: SparkSession, partitions: int) -> None:
             "one for each task of the source"
         )
     if lacks:
-        raise ValueError(f"real_time needs an application with {'; and with '.join(lacks)}")
+        raise ArgumentValueError(f"real_time needs an application with {'; and with '.join(lacks)}")
 
 
 def is_encrypted(spark: SparkSession) -> bool:

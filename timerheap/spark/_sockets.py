@@ -3,6 +3,13 @@
 Whoever can connect to one of these sockets is asked for no secret. Some of them run code: the daemon's sends
 what it receives to a worker, and the one of the driver unpickles it. So they are in a directory that nobody
 else can use.
+
+Spark has one setting for this directory, which the driver and all executors read, on other hosts and perhaps
+as another user, where a private directory of the driver does not exist. But Spark replaces ``${env:NAME}`` in
+the value of a setting by the environment variable, where it has one. So the directory of the driver is called
+``/tmp/${env:timerheap_...}`` itself. The driver has no such variable, and takes the name as it is. Executors
+are given one, with the value ".": they read /tmp/., which is their own /tmp, and their daemon then makes a
+private directory of its own (`protect_daemon`).
 """
 
 from __future__ import annotations
@@ -30,9 +37,6 @@ _mine: dict[int, str] = {}  # by process, since one that is forked ends at anoth
 def socket_directory() -> str:
     """Return a directory in /tmp that only this user can use; this process removes it when it ends."""
     # Removes those of processes that are dead. A process locks its own. Raises OSError if that is impossible.
-    # Spark has one setting for the driver and the executors, which may be on other hosts or of another user.
-    # So the name is a reference to an environment variable (`executor_variable`). The driver has none of this
-    # name, and so uses the name as it is.
     found = _mine.get(os.getpid())
     if found is None or not is_private(found):
         _remove_dead()
@@ -72,12 +76,12 @@ def _make() -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.path.exists(directory):  # nobody has removed it before the lock
             os.set_inheritable(lock, True)  # by a program that replaces this one
-            atexit.register(_remove, directory, os.getpid())
+            atexit.register(_remove_directory, directory, os.getpid())
             return directory
         os.close(lock)
 
 
-def _remove(directory: str, process: int) -> None:
+def _remove_directory(directory: str, process: int) -> None:
     if os.getpid() == process:
         shutil.rmtree(directory, ignore_errors=True)
 

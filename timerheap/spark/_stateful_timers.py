@@ -12,6 +12,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulP
 from pyspark.sql.types import BinaryType
 
 from timerheap._native._core import KeyTimerHeap, TimerHeap, from_text, to_text
+from timerheap.errors import ArgumentTypeError, ArgumentValueError, CheckpointMismatchError
 from timerheap.spark._compat import forget_timeout, timeout_kind, type_of_state
 from timerheap.timer import Timer, TimerBatch
 
@@ -75,7 +76,7 @@ class StoredTimers(ABC):
         ------
         RuntimeError
             If called outside the block.
-        TypeError, ValueError, OverflowError
+        ArgumentTypeError, ArgumentValueError
             If `limit` is not a count.
 
         Notes
@@ -91,7 +92,7 @@ class StoredTimers(ABC):
             data = self._load()
             heap = self._heap_class() if data is None else self._heap_class.from_bytes(data)
         except ValueError as error:
-            raise ValueError(
+            raise CheckpointMismatchError(
                 f"state field {FIELD!r} must hold a {self._heap_class.__name__} written by timerheap with "
                 f"the same one_timer_per_key: {error}"
             ) from error
@@ -156,11 +157,12 @@ class GroupStateTimers(StoredTimers):
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If `state` is not a GroupState, or its schema does not end in ``timers binary``.
-    ValueError
-        If the query has no timeouts, so that no timer would ever fire. On entering the block: if the bytes in
-        the state are not such a heap.
+    ArgumentValueError
+        If the query has no timeouts, so that no timer would ever fire.
+    CheckpointMismatchError
+        On entering the block: if the bytes in the state are not such a heap.
     RuntimeError
         If timers are used outside the block, if blocks are nested, or, on leaving the block, if the state was
         updated directly.
@@ -170,6 +172,9 @@ class GroupStateTimers(StoredTimers):
     A timer is due when timestamp <= watermark with ``EventTimeTimeout``, and when timestamp <= the
     micro-batch's processing time with ``ProcessingTimeTimeout``. If due timers stay in the heap, Spark calls
     again once that clock has advanced. The group is the key; key_hash and namespace distinguish its timers.
+
+    It is for a function that Spark's operator has to run. `process` runs a `KeyedProcessFunction` with timers
+    of its own, and without a call of Python for each group.
 
     Any state store works. Timers and state are one value, which is read and written as a whole at each call,
     with 24 bytes per timer.
@@ -197,15 +202,17 @@ class GroupStateTimers(StoredTimers):
     def __init__(self, state: GroupState, *, one_timer_per_key: bool = False) -> None:
         super().__init__(state, one_timer_per_key)
         if not isinstance(state, GroupState):
-            raise TypeError(f"state must be the GroupState that Spark passes to the function, got {state!r}")
+            raise ArgumentTypeError(
+                f"state must be the GroupState that Spark passes to the function, got {state!r}"
+            )
         if timeout_kind(state) == GroupStateTimeout.NoTimeout:
-            raise ValueError(
+            raise ArgumentValueError(
                 "timeoutConf must be GroupStateTimeout.EventTimeTimeout or ProcessingTimeTimeout, got "
                 "NoTimeout, with which no timer would ever fire; pass one to applyInPandasWithState"
             )
         schema = type_of_state(state)
         if schema.names[-1:] != [FIELD] or not isinstance(schema.fields[-1].dataType, BinaryType):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"stateStructType must end in a field '{FIELD} binary', which stores the timers, "
                 f"got {schema.simpleString()}"
             )
@@ -227,9 +234,9 @@ class GroupStateTimers(StoredTimers):
         self._opened()
         wanted = f"state must be None or a tuple ({', '.join(self._names)})"
         if value is not None and not isinstance(value, tuple | list):
-            raise TypeError(f"{wanted}, got {value!r}")
+            raise ArgumentTypeError(f"{wanted}, got {value!r}")
         if value is not None and len(value) != len(self._names):
-            raise ValueError(f"{wanted}, got {value!r}")
+            raise ArgumentValueError(f"{wanted}, got {value!r}")
         self._state = _none_if_empty(value)
 
     def _now(self) -> int:
@@ -243,7 +250,8 @@ class GroupStateTimers(StoredTimers):
             self._state = None
             return None
         self._state = _none_if_empty(self._before[:-1])
-        return self._before[-1]
+        timers: bytes | None = self._before[-1]
+        return timers
 
     def _save(self, heap: Heap) -> None:
         if self._group.getOption != self._before:
@@ -296,9 +304,9 @@ class ProcessorTimers(StoredTimers):
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If `handle` is not a StatefulProcessorHandle.
-    ValueError
+    CheckpointMismatchError
         On entering the block: if the text in the state is not such a heap.
     RuntimeError
         If timers are used outside the block, if blocks are nested, or if the handle already has a
@@ -306,6 +314,9 @@ class ProcessorTimers(StoredTimers):
 
     Notes
     -----
+    It is for a processor that Spark's operator has to run. `transform_with_state` runs the same processor,
+    with the timers of its handle in process, and needs no other ones.
+
     A timer is due when timestamp <= watermark, or, with `processing_time`, when timestamp <= the
     micro-batch's processing time. Spark passes the rows of a micro-batch first, then the expired timers. If
     due timers stay in the heap after a call with rows, Spark calls again in the same micro-batch; after a
@@ -313,7 +324,7 @@ class ProcessorTimers(StoredTimers):
 
     In a generator the block may contain ``yield``: Spark reads the result of each call to its end before the
     next call. Reading the timers is one round trip to Spark. If they have changed, writing them is another,
-    and moving Spark's timer is up to two; each takes about 0.1 ms. The class works with
+    and moving Spark's timer is up to two. The class works with
     ``transformWithStateInPandas`` and with ``transformWithState``.
 
     Examples
@@ -350,7 +361,7 @@ class ProcessorTimers(StoredTimers):
     ) -> None:
         super().__init__(handle, one_timer_per_key)
         if not isinstance(handle, StatefulProcessorHandle):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"handle must be the StatefulProcessorHandle that init() receives, got {handle!r}"
             )
         if handle in _taken:
@@ -383,24 +394,26 @@ class ProcessorTimers(StoredTimers):
 
         Raises
         ------
-        TypeError
+        ArgumentTypeError
             If an argument has another type.
-        ValueError
+        ArgumentValueError
             If the query has another timeMode.
         RuntimeError
             If the timers are already open.
         """
         if not isinstance(timerValues, TimerValues):
-            raise TypeError(f"timerValues must be Spark's TimerValues, got {timerValues!r}")
+            raise ArgumentTypeError(f"timerValues must be Spark's TimerValues, got {timerValues!r}")
         if not isinstance(expiredTimerInfo, ExpiredTimerInfo | None):
-            raise TypeError(f"expiredTimerInfo must be Spark's ExpiredTimerInfo, got {expiredTimerInfo!r}")
+            raise ArgumentTypeError(
+                f"expiredTimerInfo must be Spark's ExpiredTimerInfo, got {expiredTimerInfo!r}"
+            )
         self._check_closed()
         if self._processing_time:
             mode, time = "ProcessingTime", timerValues.getCurrentProcessingTimeInMs()
         else:
             mode, time = "EventTime", timerValues.getCurrentWatermarkInMs()
         if time == -1:
-            raise ValueError(f"timeMode must be {mode!r} for these timers; start the query with it")
+            raise ArgumentValueError(f"timeMode must be {mode!r} for these timers; start the query with it")
         self._time = time
         self._firing = None if expiredTimerInfo is None else expiredTimerInfo.getExpiryTimeInMs()
         return self

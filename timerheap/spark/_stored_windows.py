@@ -8,7 +8,10 @@ import pyarrow as pa
 from timerheap._native._core import IdIndex
 
 WINDOWS = 22
-"""The kind of their chunks; see `timerheap.spark._group.checkpoint.OWN`."""
+"""The kind of their chunks; see `timerheap.spark._group.stored.kinds.OWN`."""
+
+UNSHOWN = 48
+"""The kind of chunks with accumulators of rows that windows do not show yet."""
 
 
 def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> pa.RecordBatch:

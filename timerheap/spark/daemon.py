@@ -36,14 +36,22 @@ MODULES = (
     "pyspark.daemon",
     "pyspark.sql.streaming.proto.StateMessage_pb2",
     "pyspark.worker",
-    "timerheap.spark._worker.operator",
-    "timerheap.spark._asof.asof_runner",
-    "timerheap.spark._patterns.match_rows",
-    "timerheap.spark._process.function_runners",
+    "timerheap.spark._worker.spark_operators",
+    "timerheap.spark._asof.corrected_runner",
+    "timerheap.spark._asof.versions_runner",
+    "timerheap.spark._changes.aggregates.aggregate_changes_runner",
+    "timerheap.spark._changes.joins.matches_runner",
+    "timerheap.spark._changes.tops.top_runner",
+    "timerheap.spark._changes.upserts_runner",
+    "timerheap.spark._patterns.match_runner",
+    "timerheap.spark._functions.function_kinds",
     "timerheap.spark._processors.processor_partition",
     "timerheap.spark._real_time.stages",
-    "timerheap.spark._sql.over_runner",
-    "timerheap.spark._windows.window_runner",
+    "timerheap.spark._rules.rules_runner",
+    "timerheap.spark._sql.run.grouped_sides_runner",
+    "timerheap.spark._sql.run.over_runner",
+    "timerheap.spark._sql.run.table_function_runner",
+    "timerheap.spark._tvf.revised_runner",
 )
 """What workers import, of which each imports more: the modules of all classes of `Work` are among them."""
 
@@ -135,8 +143,12 @@ def spare_workers() -> None:
         # Spark's manager ends, and with it all workers. An exception would be lost during a fork.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
+    def handle() -> None:
+        if os.getpid() == daemon:  # not in a worker, which may fork, too
+            signal.signal(signal.SIGTERM, end)
+
     # Set it at each fork, since Spark's manager sets a handler of its own before the first one.
-    os.register_at_fork(before=lambda: os.getpid() == daemon and signal.signal(signal.SIGTERM, end))
+    os.register_at_fork(before=handle)
 
 
 if __name__ == "__main__":

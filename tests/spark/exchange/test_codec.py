@@ -14,7 +14,7 @@ import xxhash
 
 from timerheap._native._core import FIXED, ArrayView, Packing
 from timerheap.spark._arrow import wide, widen
-from timerheap.spark._exchange.codec import frames_of, hashes_of, rows_of
+from timerheap.spark._exchange.codec import frame_rows, frames_of, hashes_of
 from timerheap.spark._exchange.placement import Placement
 
 STRUCT = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
@@ -61,7 +61,7 @@ def packed(
     batches: list[pa.RecordBatch], hashes: list[np.ndarray], placement: Placement
 ) -> dict[int, tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
     partitions, blobs = frames_of(batches, hashes, placement)
-    return dict(zip(partitions.tolist(), map(rows_of, blobs.to_pylist()), strict=True))
+    return dict(zip(partitions.tolist(), map(frame_rows, blobs.to_pylist()), strict=True))
 
 
 def random_hashes(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -164,23 +164,23 @@ def a_frame() -> bytes:
 def test_a_frame_at_any_address_is_read() -> None:
     frame = a_frame()
     shifted = memoryview(b"\0" + frame)[1:]
-    assert rows_of(shifted)[0].equals(rows_of(frame)[0])
+    assert frame_rows(shifted)[0].equals(frame_rows(frame)[0])
 
 
 def test_every_other_frame_is_refused_or_holds_sound_rows() -> None:
     frame = a_frame()
     for size in range(0, len(frame), 7):
         with pytest.raises(ValueError, match="a frame"):
-            rows_of(frame[:size])
+            frame_rows(frame[:size])
     with pytest.raises(ValueError, match="its header says"):
-        rows_of(frame + b"\0")
+        frame_rows(frame + b"\0")
     rng = np.random.default_rng(0)
     for _ in range(2000):
         damaged = bytearray(frame)
         for _ in range(rng.integers(1, 4)):
             damaged[rng.integers(len(frame))] = rng.integers(256)
         try:
-            rows, _, counts = rows_of(bytes(damaged))
+            rows, _, counts = frame_rows(bytes(damaged))
         except ValueError:
             continue
         assert rows.num_rows == counts.sum() == 20
@@ -200,7 +200,7 @@ def test_a_schema_of_other_columns_is_refused() -> None:
     ):
         data, _ = packing.frames(pa.schema(schema).serialize(), [[column]])
         with pytest.raises(ValueError, match="a frame must hold the rows that its schema says"):
-            rows_of(data)
+            frame_rows(data)
     data, _ = packing.frames(b"no schema", [[column]])
     with pytest.raises(ValueError, match="a frame must hold the rows that its schema says"):
-        rows_of(data)
+        frame_rows(data)

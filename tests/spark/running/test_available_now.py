@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,16 +18,19 @@ import streams
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import timerheap.spark
 from timerheap import MIN_WATERMARK, KeyedProcessFunction, WatermarkStrategy
 from timerheap.spark import _available_now
+from timerheap.spark._compat import execution_of
 from timerheap.spark._worker.driver_mail import DRAINED
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 OUTPUT = "k string, at bigint, now bigint"
+NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 AFTER, LAG, WAIT, HOUR = 2_000, 100, 500, 3_600_000
 CLOCK = WatermarkStrategy.for_monotonous_timestamps().with_wall_clock(after=AFTER, lag=LAG)
 
@@ -264,6 +270,123 @@ def test_a_run_of_an_empty_source_does_nothing(spark: SparkSession, tmp_path: Pa
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint [1]"))
     timerheap.spark.run_available_now(writer)
     assert not list(tmp_path.glob("checkpoint*/offsets/*"))
+
+
+def test_other_queries_inherit_no_settings_of_a_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread starts a query while Spark starts that of the run."""
+    streams.write_batches(tmp_path / "input", [[{"k": "a", "at": 0}]], SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "input")
+    result = timerheap.spark.process(df, "k", Alarm(), OUTPUT, processing_time=True, max_parallelism=2)
+    writer = result.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("noop")
+    start, others = DataStreamWriter.start, []
+    found: list[tuple[str | None, str | None]] = []
+
+    def start_another(started: DataStreamWriter, *arguments: Any, **options: Any) -> Any:
+        found.append((spark.conf.get(NO_DATA), spark.conf.get(DRAINED, None)))
+        with ThreadPoolExecutor(1) as other:
+            others.append(other.submit(start, df.writeStream.format("noop")).result())
+        query = start(started, *arguments, **options)
+        conf = execution_of(query).sparkSessionForStream().conf()
+        assert conf.get(NO_DATA) == "false"
+        assert conf.contains(DRAINED)
+        return query
+
+    monkeypatch.setattr(DataStreamWriter, "start", start_another)
+    try:
+        timerheap.spark.run_available_now(writer)
+        assert found == [("true", None)] * len(found)
+        for other in others:
+            conf = execution_of(other).sparkSessionForStream().conf()
+            assert conf.get(NO_DATA) == "true"
+            assert not conf.contains(DRAINED)
+    finally:
+        for other in others:
+            other.stop()
+    assert len(others) >= 2, "the run has started its query twice"
+
+
+def test_a_second_run_names_the_first_one_which_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    streams.write_batches(tmp_path / "input", [[{"k": "a", "at": 0}]], SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "input")
+    result = timerheap.spark.process(df, "k", Alarm(), OUTPUT, processing_time=True, max_parallelism=2)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(rows: DataFrame, batch: int) -> None:
+        rows.collect()
+        begun.set()
+        assert may_end.wait(streams.PATIENCE)
+
+    checkpoint = tmp_path / "prüfung [1] %41"
+    option = "checkpointLocation", str(checkpoint)
+    writer, second = (result.writeStream.option(*option).foreachBatch(slow) for _ in range(2))
+    with ThreadPoolExecutor(1, "nightly") as thread:
+        first = thread.submit(timerheap.spark.run_available_now, writer)
+        assert begun.wait(streams.PATIENCE)
+        wanted = rf"that of a query that does not run, got .*{re.escape(checkpoint.name)}', which another run"
+        for run in (timerheap.spark.run_available_now, timerheap.spark.start):
+            with pytest.raises(RuntimeError, match=rf"{wanted} has, one of thread 'nightly_0' since"):
+                run(second)
+        may_end.set()
+        assert not first.result(streams.PATIENCE).isActive
+    assert [empty for _, empty in micro_batches(checkpoint).values()] == [False, True]
+    query = timerheap.spark.start(second)
+    try:
+        with pytest.raises(RuntimeError, match=rf"{wanted} has, run {query.runId}; wait until"):
+            timerheap.spark.run_available_now(writer)
+        assert query.isActive
+    finally:
+        query.stop()
+
+
+def test_a_micro_batch_that_another_driver_has_planned_is_kept_and_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.write_batches(tmp_path / "input", [[{"k": "a", "at": 0}]], SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "input")
+    result = timerheap.spark.process(df, "k", Alarm(), OUTPUT, processing_time=True, max_parallelism=2)
+    writer = result.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("noop")
+    write, other = _available_now._Log._write, tmp_path / "checkpoint" / "offsets" / "1"
+
+    def write_second(log: Any, file: str, text: str) -> Any:
+        other.write_text("of another driver")
+        return write(log, file, text)
+
+    monkeypatch.setattr(_available_now._Log, "_write", write_second)
+    with pytest.raises(RuntimeError, match="another run has, one that has planned micro-batch 1 meanwhile"):
+        timerheap.spark.run_available_now(writer)
+    assert other.read_text() == "of another driver"
+    assert not list(other.parent.glob("*.tmp"))
+
+
+def test_of_many_plans_at_once_one_is_written_whole(tmp_path: Path) -> None:
+    texts = [str(number) * 100_000 for number in range(10)]
+    for round_ in range(10):
+        path = tmp_path / str(round_)
+        with ThreadPoolExecutor(len(texts)) as pool:
+            wrote = list(pool.map(lambda text, path=path: _available_now._publish(str(path), text), texts))
+        assert sum(wrote) == 1
+        assert path.read_text() == texts[wrote.index(True)]
+    assert len(list(tmp_path.iterdir())) == 10, "no drafts are left"
+
+
+def test_none_is_planned_behind_a_micro_batch_that_has_not_finished(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As after a stop of the query in the middle of a run."""
+    streams.write_batches(tmp_path / "input", [[{"k": "a", "at": 0}]], SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "input")
+    result = timerheap.spark.process(df, "k", Alarm(), OUTPUT, processing_time=True, max_parallelism=2)
+    checkpoint = tmp_path / "checkpoint"
+    writer = result.writeStream.option("checkpointLocation", str(checkpoint)).format("noop")
+    timerheap.spark.run_available_now(writer)
+    offsets = sorted(path.name for path in (checkpoint / "offsets").glob("[0-9]*"))
+    (checkpoint / "commits" / offsets[-1]).unlink()
+    log = _available_now._Log(spark, str(checkpoint))
+    assert log.pending() == offsets[-1]
+    assert log.plan(drained=True) is None
+    assert sorted(path.name for path in (checkpoint / "offsets").glob("[0-9]*")) == offsets
 
 
 def test_invalid_arguments_raise(spark: SparkSession) -> None:

@@ -9,18 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from children import PROGRAMS, import_path
 from local_spark import JAVA_OPTIONS
 
 pytestmark = pytest.mark.spark
-SUPPORT = Path(__file__).resolve().parents[2] / "support"
 
 
 def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
-    program = [sys.executable, str(SUPPORT / "connect_program.py"), str(tmp_path)]
+    program = [sys.executable, str(PROGRAMS / "connect_program.py"), str(tmp_path)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
-    environ["JDK_JAVA_OPTIONS"] = JAVA_OPTIONS
+    environ |= {**import_path(), "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
     run = subprocess.run(program, env=environ, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-5000:]
     found = json.loads((tmp_path / "found.json").read_text())
@@ -29,9 +28,11 @@ def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:
     tumbled = [["a", 0, 1], ["a", 2000, 1], ["b", 0, 1]]
     both = {
         "rows": rows,
+        "chain": [["a", 0, 2], ["a", 2000, 1], ["a", 4000, 1], ["b", 0, 2]],
         "columns": timers,
         "two inputs": sorted([key, at, side] for key, at, n in rows if n > 0 for side in (1, 2)),
         "rules": [["a", 0, 1], ["a", 3000, 1], ["b", 5, 1]],
+        "several rules": rows,
         "calls": [["a", 0], ["a", 6000], ["b", 10]],
         "results": [["a", 0, 1], ["b", 5, 1]],
         "side output": [["a", 2]],
@@ -42,6 +43,7 @@ def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:
         "session": [["a", 0, 1], ["a", 3000, 1], ["b", 5, 1]],
         "sql": tumbled,
         "ranks": [["a", 0, 2]],
+        "changes": [["a", 2, 3000, "insert"], ["b", 1, 5, "insert"]],
     }
     processors, counts = ["processor", "processor in pandas"], [["a", 0, 2], ["b", 0, 1]]
     groups = {"groups of results": [["a", 4], ["b", 2]]}
@@ -49,7 +51,8 @@ def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:
     counts = [["a", 0, 2], ["b", 0, 2]]
     alarms = {"alarms": [["a", 0, -1], ["b", 0, -1]]}
     assert found["streams"] == both | dict.fromkeys(processors, counts) | alarms
-    refused = found["refused"]
-    assert found["progress"] == {"watermark": 97_999, "fired_timers": 3, "keys": 2}
-    assert len(refused) == 3
+    *refused, of_changes = found["refused"]
+    assert "same each time a row is computed, got rand" in of_changes
+    assert found["progress"] == {"watermark": 97_999, "fired_timers": 3, "keys": 2, "others": 3}
+    assert len(refused) == 2
     assert all("not supported on Spark Connect" in message for message in refused)

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import venv_pack
+from children import PROGRAMS
 from flights import read_flights, write_replay
 from overdue import DELAY
 from overdue_pandas import final_watermark, overdue_planes
@@ -78,7 +79,7 @@ def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
         "spark.sql.shuffle.partitions": 2,
     }
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    script = Path(__file__).parents[2] / "support" / "flights_on_executors.py"
+    script = PROGRAMS / "flights_on_executors.py"
     modules = [Path(__file__).parents[3] / "examples" / name for name in ("flights.py", "overdue.py")]
     options += ["--py-files", ",".join(map(str, modules))]
     with cluster(work) as spark:

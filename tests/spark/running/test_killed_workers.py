@@ -24,13 +24,15 @@ from queries import query_of
 from timerheap import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group.memory import LiveFile
 from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._live import live_groups
+from timerheap.spark._live.live_cache import Cache, Owner
+from timerheap.spark._live.live_file import LiveFile
+from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
-from timerheap.spark._worker import live_groups
-from timerheap.spark._worker.live_groups import Cache, LiveGroups, Owner
+from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
+from timerheap.spark._worker.runner import MicroBatch
 
 BATCHES, ROWS, KEYS = 30, 15, 12
 LABEL = 7
@@ -77,14 +79,14 @@ class Group:
         output = ResultBuffer(*self.query.outputs)
         runner = self.query.work.runner(self.query, placement)
         runner.open()
-        run_key_group(self.query, runner, group, self._hashed(rows), None, watermark, output)
+        run_key_group(MicroBatch(self.query, runner, None, output), group, self._hashed(rows), watermark)
         group.notices()
         group.forget_dead_keys()
         if fate == "dies after its rows":
             return self._die(worker, group.memory)
-        clock = WatermarkState(self.query.watermarks, self.query.channels)
-        clock.follow(watermark)
-        groups.save(LABEL, group, stored, clock.to_bytes())
+        state = WatermarkState(self.query.watermarks, self.query.channels)
+        state.follow(watermark)
+        groups.save(LABEL, group, stored, state.to_bytes())
         if fate == "done":
             self.store = store
         return sorted(output.table().to_pylist(), key=repr)

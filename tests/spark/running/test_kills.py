@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,3 +37,27 @@ def test_a_kill_changes_no_micro_batch(spark: SparkSession, tmp_path: Path, what
         assert found.starts > 1, "killed within a micro-batch, and started again"
     else:
         assert found.starts == 1, found.ended
+
+
+class Soon(random.Random):
+    """Draws times near the lower end."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return super().uniform(a, a + (b - a) / 8)
+
+
+def test_kills_while_a_query_is_changed_change_no_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """The sink skips a micro-batch that it has, and each version is stopped when it has just written one."""
+    write_input(tmp_path / "in", seed=2, batches=4, rows=60, keys=20)
+    spec: dict[str, Any] = {"input": str(tmp_path / "in"), "query": "continued", "killer": None}
+    spec |= {"twins": False, "work": tmp_path / "undisturbed"}
+    kill_child.start(spark, spec).awaitTermination()
+
+    disturbed = {"changed": True, "sink": "files", "settings": settings_of(None)}
+    found = run(tmp_path / "disturbed", spec | disturbed, 2, "change", Soon(1))
+    found.add(compared(tmp_path / "undisturbed" / "out", tmp_path / "disturbed" / "out"))
+    assert not found.differences
+    assert not found.errors
+    assert found.kills == 2
+    assert found.batches >= 4
+    assert found.rows > 0

@@ -119,7 +119,7 @@ def kill_worker() -> None:
 def poison_cache() -> None:
     """Replace every other live group by an empty one, as another attempt of the task might have left it."""
     from timerheap.spark._group.key_group import KeyGroup
-    from timerheap.spark._worker import live_groups
+    from timerheap.spark._live import live_groups
 
     groups = live_groups._cache._groups
     for at, held in list(groups.items()):
@@ -152,7 +152,7 @@ class Looks(KeyedProcessFunction):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
-        from timerheap.spark._worker import live_groups
+        from timerheap.spark._live import live_groups
 
         self.seen.update((self.seen.value() or 0) + 1)
         query = cast(TaskContext, TaskContext.get()).getLocalProperty("sql.streaming.queryId")

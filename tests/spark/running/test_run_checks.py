@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from timerheap.spark._plan import progress
+from timerheap.spark import _run_checks
 from timerheap.spark._worker.driver_mail import Letter, Opener, QueryRun
 
 
@@ -26,10 +26,10 @@ def test_a_run_that_cannot_be_checked_goes_on_and_is_logged(
     active: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     session: Any = Session(active)
-    monkeypatch.setitem(progress._sessions, "session", session)
+    monkeypatch.setitem(_run_checks._sessions, "session", session)
     letter = Letter("session", "owner", "about", ("at the state", QueryRun("q", "run")))
     with caplog.at_level(logging.WARNING, "timerheap"):
-        assert Opener(progress._look).addInPlace((), (letter,)) == ()
+        assert Opener(_run_checks._look).addInPlace((), (letter,)) == ()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "cannot look at the state of query q" for _ in active
     ]

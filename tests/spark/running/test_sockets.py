@@ -78,7 +78,7 @@ def test_a_directory_that_was_opened_to_others_is_replaced(root: Path) -> None:
 def test_without_a_safe_place_there_are_no_unix_sockets(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("timerheap.spark._settings._chosen", lambda names: set())
+    monkeypatch.setattr("timerheap.spark._settings._chosen_settings", lambda names: set())
     root.chmod(0o777)  # where others can replace what is in it
     assert not [name for name in settings() if "unix" in name]
     assert "sticky bit" in caplog.text
@@ -90,7 +90,7 @@ def test_without_a_safe_place_there_are_no_unix_sockets(
 
 
 def test_a_directory_that_was_chosen_is_used_as_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timerheap.spark._settings._chosen", lambda names: {DIRECTORY})
+    monkeypatch.setattr("timerheap.spark._settings._chosen_settings", lambda names: {DIRECTORY})
     assert [name for name in settings() if "unix" in name] == ["spark.python.unix.domain.socket.enabled"]
     assert not [name for name in settings() if "executorEnv.timerheap" in name]
     assert list(root.iterdir()) == []

@@ -22,8 +22,9 @@ from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._worker import driver_mail
 from timerheap.spark._worker.driver_mail import Letter, Opener, Tally
+from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
+from timerheap.spark._worker.runner import MicroBatch
 
 ROWS = StructType().add("k", "long").add("at", "long").add("add", "long").add("drop", "long")
 RESULT = StructType().add("k", "long").add("at", "long")
@@ -66,7 +67,7 @@ class Group:
         columns = {name: np.array([getattr(step, name) for step in steps], np.int64) for name in ROWS.names}
         rows = KeyedRows(pa.record_batch(columns), columns["k"] * 11 + 5, columns["at"])
         output = ResultBuffer(*self.query.outputs)
-        run_key_group(self.query, self.runner, self.group, rows, None, watermark, output)
+        run_key_group(MicroBatch(self.query, self.runner, None, output), self.group, rows, watermark)
         return output.table().to_pylist()
 
 

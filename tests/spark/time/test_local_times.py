@@ -29,10 +29,9 @@ from timerheap import (
     ValueStateDescriptor,
 )
 from timerheap._values import ArrowTypes
-from timerheap.flink import InternalTimerService, ManualProcessingTimeService
-from timerheap.flink.operators import SimpleTimerService
-from timerheap.spark._processors.spark_values import StructCodec
-from timerheap.spark._windows.partial_aggregates import PartialColumns, WindowSpec, input_column
+from timerheap.flink import KeyedProcessOperator
+from timerheap.spark._processors.state_codec import StructCodec
+from timerheap.spark._tvf.sliced_rows import PartialColumns, SlicedRows, WindowSpec
 from timerheap.testing import ProcessTester
 from timerheap.tvf import GlobalWindowAggregate, TumblingSliceAssigner
 from timerheap.tvf.aggregates import PythonAggregate
@@ -211,7 +210,6 @@ def test_python_aggregates_and_window_contents_keep_the_pass(hour: int, zone: An
     at = datetime.datetime(2026, 10, 25, 2, 30, fold=hour)
     moment = datetime.datetime(2026, 10, 25, hour, 30, tzinfo=datetime.UTC)
     column = pa.array([{"a": [moment]}], pa.struct([("a", pa.list_(pa.timestamp("us", "UTC")))]))
-    assert exact(input_column(column, np.dtype(object)).tolist()) == exact([{"a": [at]}])
     spec = WindowSpec(TumblingSliceAssigner(1), [PythonAggregate(Latest(), "at")], {}, "")
     spec.object_types["at"] = arrow_type("struct<a:array<timestamp>>")
     windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
@@ -220,6 +218,10 @@ def test_python_aggregates_and_window_contents_keep_the_pass(hour: int, zone: An
     columns = PartialColumns(spec)
     stored = pa.RecordBatch.from_arrays(columns.to_arrow(windows.snapshot()), schema=columns.schema)
     assert stored.column(stored.num_columns - 1).to_pylist() == [{"a": [moment]}]
+    rows = pa.RecordBatch.from_pydict({"time": pa.array([0]), "at": column})
+    sliced = SlicedRows(spec, [], "time", {"at": np.dtype(object)})
+    sliced.add(rows, np.zeros(1, np.int64))
+    assert sliced.drain().column(stored.schema.names[-1]).to_pylist() == [{"a": [moment]}]
     *_, (kept,) = columns.from_arrow(stored).fields
     assert exact(kept) == exact({"a": [at]})
     elements = pa.struct([("at", pa.timestamp("us", LOCAL))])
@@ -275,20 +277,21 @@ def test_a_timer_may_be_set_for_a_datetime(function: Any, hour: int, zone: Any) 
     assert tester.advance_watermark(at) == tester.advance_clock(at + 1) == [Row(at=at)]
 
 
-class Ignore:
-    def on_event_time(self, timer: Any) -> None: ...
-    def on_processing_time(self, timer: Any) -> None: ...
+class Moments(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        timers = ctx.timer_service()
+        timers.register_event_time_timer(value)
+        yield timers.event_time_timers()
+        timers.delete_event_time_timer(value)
+        yield timers.event_time_timers()
 
 
-def test_timers_of_flinks_service_take_datetimes(zone: Any) -> None:
+def test_timers_of_an_operator_without_spark_take_datetimes(zone: Any) -> None:
     zone("Europe/Berlin")
     moment = datetime.datetime(2026, 10, 25, 2, 30, fold=1)
-    internal = InternalTimerService(Ignore(), ManualProcessingTimeService())
-    service, internal.key_context.current_key = SimpleTimerService(internal), "a"
-    service.register_event_time_timer(moment)
-    assert service.event_time_timers() == [1_792_891_800_000]
-    service.delete_event_time_timer(moment)
-    assert service.event_time_timers() == []
+    with KeyedProcessOperator(Moments(), key_selector=lambda value: "a") as operator:
+        found = [record.value for record in operator.process_element(moment)]  # type: ignore[union-attr]
+    assert found == [[1_792_891_800_000], []]
 
 
 class Wrong(KeyedProcessFunction):

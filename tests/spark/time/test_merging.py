@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap.spark._group.tables import last_rows
-from timerheap.spark._windows.partial_aggregates import WindowSpec
-from timerheap.spark._windows.window_runner import WindowsPart
+from timerheap.spark._memory.id_table import last_rows
+from timerheap.spark._tvf.sliced_rows import WindowSpec
+from timerheap.spark._tvf.windows_part import WindowsPart
 from timerheap.tvf import TumblingSliceAssigner
 from timerheap.tvf.aggregates import Count
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ ROWS = [
 ]
 IN_ORDER = {"a": "asked created booked cancelled paid", "b": "created"}  # by seq, then by what
 BY_COLUMNS = {"a": "asked booked cancelled created paid", "b": "created"}
+START, MICROS = datetime(2026, 1, 1, tzinfo=UTC), timedelta(microseconds=200)
 LAST = ("z", "the end", 0, 100_000)
 
 
@@ -222,3 +224,23 @@ def test_a_tie_break_orders_rows_of_two_inputs(spark: SparkSession) -> None:
             EventTime("at", tie_break="seq"),
             **options,
         )
+
+
+def test_rows_of_one_millisecond_come_in_the_order_of_their_microseconds() -> None:
+    """Before any tie break; timers are in ms."""
+    schema = "k string, what string, seq bigint, at timestamp"
+    rows = [("a", "first", 2, START + timedelta(microseconds=100)), ("a", "second", 1, START + MICROS)]
+    for time in ("at", EventTime("at", tie_break="seq")):
+        for pushed in (rows, rows[::-1]):
+            test = ProcessTester(Seen(), "k", schema, OUTPUT, event_time=time)
+            test.push(pushed)
+            assert [row.seen for row in test.finish()] == ["first second"]
+
+
+def test_both_inputs_are_in_the_order_of_their_microseconds() -> None:
+    schema = "k string, what string, seq bigint, at timestamp"
+    right = RightInput(schema, event_time="at")
+    test = ProcessTester(SeenOfTwo(), "k", schema, OUTPUT, event_time="at", right_schema=right)
+    test.push([("a", "second", 1, START + MICROS)])
+    test.push_right([("a", "first", 2, START + timedelta(microseconds=100))])
+    assert [row.seen for row in test.finish()] == ["FIRST second"]

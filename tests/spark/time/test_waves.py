@@ -20,11 +20,13 @@ from queries import opened, query_of
 from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor
 from timerheap._native._core import PlaceNumbers, wave_order
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.stored.manifest import Manifest
 from timerheap.spark._group.timers import TimerNames
+from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
+from timerheap.spark._worker.runner import MicroBatch
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 ROWS, RESULT = StructType(), StructType()
@@ -195,7 +197,7 @@ def run(function: Any, steps: Sequence[Step], cuts: Sequence[int] = ()) -> dict[
     for batch, stop in enumerate([*sorted(cuts), MAX_WATERMARK]):
         numbers = [n for n in range(len(steps)) if start < _arrival(steps, n) <= stop]
         output = ResultBuffer(query.result_schema)
-        run_key_group(query, runner, group, _rows(steps, numbers), None, stop, output)
+        run_key_group(MicroBatch(query, runner, None, output), group, _rows(steps, numbers), stop)
         if batch % (1 + len(cuts) // 20) == 0:
             save(group, stored, store)
             group = KeyGroup(query.layout)

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
-from typing import Protocol
 
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from timerheap.spark._columns import AHEAD, AT, CHANNEL, HASH, KEPT, PACKED, SEEN, shown_name
+from timerheap.spark._columns import AHEAD, AT, CHANNEL, HASH, KEPT, OF_BATCH, PACKED, SEEN, shown_name
 from timerheap.spark._compat import with_columns
-from timerheap.spark._exchange.packer import Broadcaster, Packer
+from timerheap.spark._exchange.broadcaster import Broadcaster
+from timerheap.spark._exchange.followed_watermarks import FollowedWatermarks
+from timerheap.spark._exchange.packer import Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
-from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._plan.arguments import Input, map_batches, named_column, quoted
+from timerheap.spark._plan.inputs import Input
+from timerheap.spark._plan.named_columns import named_column, quoted
+from timerheap.spark._plan.observed_metrics import output_type, with_metrics
+from timerheap.spark._plan.operator_names import operator_name
 from timerheap.spark._plan.outputs import results_of, with_side_column
-from timerheap.spark._plan.progress import mail, observed, output_type
+from timerheap.spark._plan.python_stage import map_batches
+from timerheap.spark._plan.starts import Start, start_of_operator
+from timerheap.spark._plan.state_changes import with_expected, without_expected
 from timerheap.spark._query import Query, TimeColumn
+from timerheap.spark._run_checks import mail
 from timerheap.spark._settings import check_settings, is_encrypted
 from timerheap.spark._worker.driver_mail import Mail, Telling
-from timerheap.spark._worker.operator import BatchOperator, Rehearsal, StreamingOperator, Work, deferred
+from timerheap.spark._worker.spark_operators import BatchOperator, StreamingOperator, deferred
+from timerheap.spark._worker.work import Work
 from timerheap.watermarks.strategy import NO_LIMIT
 
 _HASHED_WHEN_PACKED = (T.StringType, T.BinaryType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
@@ -39,7 +46,7 @@ def marked(input: Input, *others: Input) -> DataFrame:
     if any(limits):
         marks[AHEAD] = F.lit(False)
         if limits[0] and input.event_time is not None:
-            millis = _millis(named_column(df, "event_time", input.event_time), input.event_time)
+            millis = _event_time_millis(named_column(df, "event_time", input.event_time), input.event_time)
             now = F.unix_millis(F.current_timestamp())  # the micro-batch's time, the same in every attempt
             marks[AHEAD] = F.coalesce(millis > now + F.lit(input.strategy.max_ahead), F.lit(False))
     return with_columns(df, marks)
@@ -71,7 +78,7 @@ def _channel(df: DataFrame, name: str) -> Column:
     return F.coalesce(text, F.raise_error(F.lit(null)))
 
 
-def _millis(type_: T.DataType, name: str) -> Column:
+def _event_time_millis(type_: T.DataType, name: str) -> Column:
     if isinstance(type_, T.LongType):
         return quoted(name)
     if isinstance(type_, T.TimestampType):
@@ -96,21 +103,6 @@ def _key_hash(key: list[str]) -> Column:
     return F.xxhash64(*parts)
 
 
-class Start(Protocol):
-    """State that a query starts from, which has been checked."""
-
-    def group(self, query: Query) -> KeyGroup | None:
-        """Return a key group with its states, but no contents, for a rehearsal; None if it has none."""
-
-    def partitions(
-        self, query: Query, letters: Mail, rehearsal: Rehearsal, group: KeyGroup | None
-    ) -> GroupedData:
-        """Return what each partition starts with, grouped as the packed rows of the query are.
-
-        group: what the method of that name has returned, with the states of the query after a rehearsal
-        """
-
-
 def build(
     query: Query,
     df: DataFrame,
@@ -129,26 +121,34 @@ def build(
     output_mode, event_time_column: as Spark's ``transformWithState`` has them
     """
     check_settings(df)
+    stateful = df.isStreaming and not each_batch
+    name = operator_name(df, query.name) if stateful else None
+    if name is not None:
+        start = start_of_operator(name, start)
     work: Work = query.work
     group = None if start is None else start.group(query)
-    max_parallelism = planned(df, query.max_parallelism).max_parallelism
+    max_parallelism = planned_placement(df, query.max_parallelism).max_parallelism
     rehearsal = work.rehearse(query, max_parallelism, group, df.isStreaming)
     encrypted = is_encrypted(df.sparkSession)
-    query = replace(query, has_metrics=rehearsal.has_metrics, encrypted=encrypted)
+    query = with_expected(query, rehearsal)
+    query = replace(query, name=name, has_metrics=rehearsal.has_metrics, encrypted=encrypted)
     result_type = with_side_column(query)
     letters = mail(df.sparkSession)
-    groups = packed(query, df, letters, broadcast)
-    initial = None if start is None else start.partitions(query, letters, rehearsal, group)
-    if df.isStreaming and not each_batch:
+    groups = packed(query, df, letters, broadcast, each_batch=each_batch)
+    initial = None
+    if start is not None:  # what it expects is there, or else an error
+        initial = start.partitions(query, letters, rehearsal, group)
+        query = without_expected(query)
+    if name is not None:
         result = groups.transformWithStateInPandas(
             deferred(StreamingOperator(query, letters)),
-            output_type(result_type, flat=bool(event_time_column)),
+            output_type(result_type, query.has_watermark, flat=bool(event_time_column)),
             output_mode,
             query.time_mode,
             initial,
             event_time_column,
         )
-        result = observed(result, df, query.has_metrics)
+        result = with_metrics(result, name, query.has_metrics)
     else:
         on_batch = BatchOperator(query, result_type, letters)
         if initial is None:
@@ -156,22 +156,38 @@ def build(
         else:
             both = initial.cogroup(groups)
             result = both.applyInArrow(lambda first, rows: on_batch(rows, first), result_type)
+        if query.has_watermark and not df.isStreaming:
+            result = result.alias(OF_BATCH)
     return results_of(result) if query.side_fields else result
 
 
-def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | None = None) -> GroupedData:
+def packed(
+    query: Query,
+    df: DataFrame,
+    letters: Mail,
+    broadcast: DataFrame | None = None,
+    each_batch: bool = False,
+) -> GroupedData:
     """Return the rows of a query, with their marks, in one blob for each task and partition, by partition."""
     # Those of `broadcast` are in blobs for all partitions. In a batch the column `AT` is beside each blob.
     event_time = query.event_time
     times = () if event_time is None else query.times or (TimeColumn("event_time", event_time, "df"),)
+    followed = None
+    if query.follows is not None and df.isStreaming and not each_batch:
+        followed = FollowedWatermarks(any(each._is_own for each in query.watermarks), letters.warn)
     packer = Packer(
         key=query.key[0],
         event_time=event_time,
         times=() if SEEN in df.columns else times,
         null_time=query.null_time,
         max_parallelism=query.max_parallelism,
+        inputs=len(query.watermarks),
         announces=query.announces,
-        reduce=query.reduce,
+        reduce=None if query.reduction is None else query.reduction.reducer,
+        followed=followed,
+        sends_channel=query.late == "drop"
+        and query.reduction is None
+        and not _is_among(query, query.channels),
     )
     blobs = map_batches(hashed(df, query.key), Telling(packer, letters), PACKED)
     if broadcast is not None:
@@ -182,7 +198,12 @@ def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | No
     return blobs.groupBy("label")
 
 
-def planned(df: DataFrame, max_parallelism: int | None) -> Placement:
+def _is_among(query: Query, channels: tuple[str | None, ...]) -> bool:
+    """Return whether the rows that are sent have the channel as a column."""
+    return len(channels) == 1 and channels[0] in query.schema.names
+
+
+def planned_placement(df: DataFrame, max_parallelism: int | None) -> Placement:
     """Return the placement by the session's settings; a running query goes by its checkpoint's."""
     partitions = df.sparkSession.conf.get("spark.sql.shuffle.partitions")
     return Placement.of(max_parallelism, int(partitions or DEFAULT_PARTITIONS))

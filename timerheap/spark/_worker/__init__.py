@@ -1,1 +1,1 @@
-"""In a task: runs the user's function on key groups."""
+"""In a task: finds, runs and saves the key groups of a partition."""

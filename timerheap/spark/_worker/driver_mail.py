@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, cast
 
@@ -13,6 +14,8 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 _log = logging.getLogger("timerheap")
 _REMEMBERED = 4096  # letters that are not opened twice
+_PARTS = 1000  # channels whose numbers are kept
+_NAMED = 5  # channels in a message
 _PAUSE = 60.0  # seconds between two messages about one thing that happens again and again
 
 DRAINED = "spark.timerheap.drained"
@@ -20,39 +23,70 @@ DRAINED = "spark.timerheap.drained"
 
 It is empty before that is known.
 """
+CONTINUED_AFTER = "spark.timerheap.continuedAfter"
+"""Name of the setting, in the run that gives a query its first state, with the micro-batch of that state."""
 
 Look = Literal["for an end", "at the state"]
 """What the driver does once with each run that it is told of."""
 
 
+Parts = tuple[tuple[str, int], ...]
+"""How often something has happened by channel."""
+
+
 class Tally(NamedTuple):
-    """A message about what happens again and again; its first "{}" stands for the number of times so far."""
+    """A message about what happens again and again; its first "{}" stands for the number of times so far.
+
+    weight: of two messages of a micro-batch, the one that weighs more is logged, or else the later
+    parts: how often it has happened by channel, if that is known; the message ends with the sums so far
+    """
 
     text: str
     times: int
+    weight: int = 0
+    parts: Parts = ()
 
     def plus(self, other: Tally) -> Tally:
-        """Return the later message, with the sum."""
-        return Tally(other.text, self.times + other.times)
+        """Return the message that weighs more, with the sums."""
+        more = self if self.weight > other.weight else other
+        parts = _sums(self.parts, other.parts)
+        return Tally(more.text, self.times + other.times, more.weight, parts)
+
+
+def _sums(*parts: Parts) -> Parts:
+    """Return the sums by channel, the largest first."""
+    sums: Counter[str] = Counter()
+    for each in parts:
+        sums.update(dict(each))
+    return tuple(sums.most_common(_PARTS))
 
 
 class TallyLog:
     """Logs messages about one thing once a minute."""
 
     def __init__(self) -> None:
-        self._logged: dict[tuple[str, str], tuple[float, int]] = {}  # when, and the number of times so far
+        # When, and the number of times so far, in all and by channel.
+        self._logged: dict[tuple[str, str], tuple[float, int, Parts]] = {}
 
     def add(self, mark: tuple[str, str], tally: Tally) -> None:
         """Log a message unless one of the same mark has been logged within a minute."""
         now = time.monotonic()
-        at, times = self._logged.pop(mark, (now - _PAUSE, 0))
-        times += tally.times
+        at, times, parts = self._logged.pop(mark, (now - _PAUSE, 0, ()))
+        times, parts = times + tally.times, _sums(parts, tally.parts)
         if now - at >= _PAUSE:
-            _log.warning("%s", tally.text.replace("{}", str(times), 1))
+            _log.warning("%s%s", tally.text.replace("{}", str(times), 1), _by_channel(parts))
             at = now
-        self._logged[mark] = at, times
+        self._logged[mark] = at, times, parts
         if len(self._logged) > _REMEMBERED:
             del self._logged[next(iter(self._logged))]
+
+
+def _by_channel(parts: Parts) -> str:
+    if not parts:
+        return ""
+    named = [f"{name!r} {times}" for name, times in parts[:_NAMED]]
+    others = sum(times for _, times in parts[_NAMED:])
+    return f"; by channel: {', '.join(named)}" + (f", others {others}" if others else "")
 
 
 _in_worker = TallyLog()  # where there is no mail
@@ -90,11 +124,11 @@ class Mail:
         for message in messages:
             self._send(message if about is None else about, message)
 
-    def tally(self, about: str, text: str, times: int = 1) -> None:
+    def tally(self, about: str, text: str, times: int = 1, weight: int = 0, parts: Parts = ()) -> None:
         """Have a message about something logged once a minute and query; see `Tally`."""
         task = TaskContext.get()
         query = task and task.getLocalProperty("sql.streaming.queryId")
-        tally = Tally(f"query {query}: {text}" if query else text, times)
+        tally = Tally(f"query {query}: {text}" if query else text, times, weight, parts)
         if self._box is None:
             _in_worker.add((self._owner, f"{about} {query}"), tally)
         else:

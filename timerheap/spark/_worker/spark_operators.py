@@ -8,36 +8,27 @@ sent with ``addPyFile()``.
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from traceback import StackSummary, TracebackException
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
-import pyspark
 from pyspark import TaskContext
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
-import timerheap
 from timerheap.spark._compat import in_types_of_spark
 from timerheap.spark._exchange.placement import Placement, key_group_of
-from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._exchange.reached import Reached, leave
+from timerheap.spark._live.live_cache import Owner
+from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
-from timerheap.spark._worker.driver_mail import DRAINED, Mail
-from timerheap.spark._worker.live_groups import LiveGroups, Owner
-from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.driver_mail import CONTINUED_AFTER, DRAINED, Mail
+from timerheap.spark._worker.errors import reported_errors
 from timerheap.spark._worker.spark_store import CHUNKS, SparkStore
-from timerheap.state_ttl import StateTtlConfig
-
-_NOTE = "timerheap: "
-_NOT_THE_USERS = tuple(str(Path(str(module.__file__)).parent) for module in (pyspark, timerheap))
-_COMPILED = "timerheap/_native/"  # the sources of the compiled module, which are not where it is
+from timerheap.spark._worker.work import Task, TaskPartition, Work
+from timerheap.timer import MIN_WATERMARK
 
 
 def deferred(operator: StatefulProcessor) -> StatefulProcessor:
@@ -53,14 +44,14 @@ def deferred(operator: StatefulProcessor) -> StatefulProcessor:
             if TaskContext.get() is None:
                 handle.getMapState(*state)
             else:
-                from timerheap.spark._exchange.packer import freeze_modules
+                from timerheap.spark._frozen_modules import freeze_operator_modules
 
-                freeze_modules(lambda: loads(pickled))
+                freeze_operator_modules(lambda: loads(pickled))
                 self._operator = loads(pickled)
                 self._operator.init(handle)
-                from timerheap.spark._worker.operator import reported
+                from timerheap.spark._worker.errors import reported_errors
 
-                self._reported = reported
+                self._reported = reported_errors
 
         def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
             with self._reported():
@@ -111,11 +102,23 @@ class StreamingOperator(StatefulProcessor):
         return self._begun(timerValues).wake_up(key_group_of(key[0]), fired)
 
     def close(self) -> None:
+        watermark = None
         if self._partition is not None:
             self._partition.close()
+            watermark = self._partition.reached()
         else:
             self._begin_store()
+        if self._query.has_watermark:
+            self._leave(self._store.watermark_before() if watermark is None else watermark)
         self._store.end()
+
+    def _leave(self, watermark: int | None) -> None:
+        """Leave the watermark for the next operator; None if the task has no key groups."""
+        work: Work = self._query.work
+        behind = work.results_behind
+        if watermark is not None:
+            watermark = max(watermark - (behind or 0), MIN_WATERMARK)
+        leave(TaskContext.get(), Reached(bytes.fromhex(self._id), watermark, unbounded=behind is None))
 
     def _begun(self, timer_values: Any) -> TaskPartition:
         """Return the partition of this task; Spark has a new operator in each."""
@@ -128,7 +131,7 @@ class StreamingOperator(StatefulProcessor):
             if query.time_mode == "ProcessingTime":
                 self._mail.tell("for an end")
             groups = LiveGroups(query.layout, self._store, owner, placement.max_parallelism, self._mail)
-            batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
+            batch = _micro_batch(task)
             groups.begin(run, batch)
             drained = task.getLocalProperty(DRAINED) == str(batch)
             work: Work = query.work
@@ -140,9 +143,18 @@ class StreamingOperator(StatefulProcessor):
     def _begin_store(self) -> Placement:
         task = cast(TaskContext, TaskContext.get())
         placement = Placement.running(self._query.max_parallelism)
-        batch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
-        self._store.begin(task.getLocalProperty("sql.streaming.queryId") or "", batch, placement)
+        query, begins = task.getLocalProperty("sql.streaming.queryId") or "", _spark_batch(task) == 0
+        self._store.begin(query, _micro_batch(task), placement, cast(str, self._query.name), begins)
         return placement
+
+
+def _spark_batch(task: TaskContext) -> int:
+    return int(task.getLocalProperty("streaming.sql.batchId") or 0)
+
+
+def _micro_batch(task: TaskContext) -> int:
+    """Return the number of the micro-batch: of the first one, that after which the query continues."""
+    return int(task.getLocalProperty(CONTINUED_AFTER) or 0) if _spark_batch(task) == 0 else _spark_batch(task)
 
 
 class BatchOperator:
@@ -158,108 +170,7 @@ class BatchOperator:
 
     def __call__(self, packed: pa.Table, initial: pa.Table | None = None) -> pa.Table:
         """Process one partition; `initial` are rows to start with, packed, too."""
-        with reported():
+        with reported_errors():
             work: Work = self._query.work
             results = work.batch(self._query, packed, initial, self._mail)
             return in_types_of_spark(results.table(), self._result_type, packed)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One task of a micro-batch.
-
-    `run` is the run of the query, and `timer_values` are the times of the micro-batch. The sources are
-    `drained` if the run before it has read all rows that there were.
-    """
-
-    query: Query
-    placement: Placement
-    store: SparkStore
-    groups: LiveGroups
-    mail: Mail
-    run: str | None
-    timer_values: Any
-    drained: bool
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """What the driver has learned of a function.
-
-    has_metrics: whether the function has metrics of its own
-    times_to_live: those of its states that have one, by name
-    keeps_expiries: whether such a value is kept with the time when it expires, else with its last access
-    """
-
-    has_metrics: bool = False
-    times_to_live: Mapping[str, StateTtlConfig] = field(default_factory=dict)
-    keeps_expiries: bool = False
-
-
-class Work(ABC):
-    """What a query runs; a feature has a class of its own, in the module of what runs it in a worker.
-
-    It is pickled with the query, so it is data.
-    """
-
-    def rehearse(
-        self, query: Query, max_parallelism: int, group: KeyGroup | None, streaming: bool
-    ) -> Rehearsal:
-        """Run on the driver what only a worker would otherwise find wrong.
-
-        group: one with the keys and states that the query starts from, None without any
-        """
-        return Rehearsal()
-
-    @abstractmethod
-    def partition(self, task: Task) -> TaskPartition:
-        """Return what runs the key groups of a partition in a micro-batch of a stream."""
-
-    @abstractmethod
-    def batch(self, query: Query, packed: pa.Table, initial: pa.Table | None, mail: Mail) -> ResultBuffer:
-        """Return the results of one partition of a batch DataFrame.
-
-        packed, initial: rows as the pack stage has sent them, those of the input and those to start with
-        """
-
-
-class TaskPartition(ABC):
-    """The key groups of one partition in one micro-batch of a stream."""
-
-    @abstractmethod
-    def run(self, partition: int, packed: list[tuple[int, bytes]]) -> Iterator[pd.DataFrame]:
-        """Process what the pack stage has sent to a partition; yield the results."""
-
-    @abstractmethod
-    def restore(self, initial: Mapping[str, Iterable[Any]]) -> None:
-        """Load what Spark passes of the state to start from."""
-
-    @abstractmethod
-    def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:
-        """Process a key group whose Spark timer for the time `fired` has fired; yield the results."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the task."""
-
-
-@contextmanager
-def reported() -> Iterator[None]:
-    """Raise an error of a function again: its message, what it was called for, and only the user's frames."""
-    # Spark surrounds the text with frames and plans of its own, so that the message comes first and last in
-    # it. An error without a frame or a note of a user's function is not changed.
-    try:
-        yield
-    except Exception as e:
-        found = TracebackException.from_exception(e)
-        others = (*_NOT_THE_USERS, _COMPILED)
-        users = [frame for frame in found.stack if not frame.filename.startswith(others)]
-        found.stack = StackSummary.from_list(users)
-        notes = found.__notes__ or []
-        where = [note.removeprefix(_NOTE) for note in notes if note.startswith(_NOTE)]
-        found.__notes__ = [note for note in notes if not note.startswith(_NOTE)]
-        if not where and not found.stack:
-            raise
-        where = where or [f"in {found.stack[0].name}"]
-        message = "".join(found.format_exception_only()).rstrip()
-        raise RuntimeError("\n".join([message, *where, "".join(found.format()).rstrip()])) from None

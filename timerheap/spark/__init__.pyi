@@ -1,0 +1,61 @@
+"""The public names of this package, each with the module that it is imported from when it is used."""
+
+from timerheap._java import ensure_java as ensure_java
+from timerheap.spark._aggregates.spark_aggregates import udaf as udaf
+from timerheap.spark._asof.join_asof import join_asof as join_asof
+from timerheap.spark._asof.join_asof import unmatched_rows as unmatched_rows
+from timerheap.spark._async_map import async_map as async_map
+from timerheap.spark._available_now import run_available_now as run_available_now
+from timerheap.spark._available_now import start as start
+from timerheap.spark._change_sinks.merge_into import merge_into as merge_into
+from timerheap.spark._change_sinks.upsert_jdbc import upsert_jdbc as upsert_jdbc
+from timerheap.spark._change_sinks.upsert_kafka import upsert_kafka as upsert_kafka
+from timerheap.spark._change_sinks.upserts_of import upserts_of as upserts_of
+from timerheap.spark._changes.aggregates.aggregate_changes import aggregate_changes as aggregate_changes
+from timerheap.spark._changes.changes_of import changes_of as changes_of
+from timerheap.spark._changes.corrections import Corrections as Corrections
+from timerheap.spark._changes.joins.join_changes import join_changes as join_changes
+from timerheap.spark._changes.tops.top_changes import top_changes as top_changes
+from timerheap.spark._continued.continue_from import continue_from as continue_from
+from timerheap.spark._plan.event_time import EventTime as EventTime
+from timerheap.spark._plan.inputs import RightInput as RightInput
+from timerheap.spark._plan.state_changes import IfStored as IfStored
+from timerheap.spark._process.drop_duplicates import drop_duplicates as drop_duplicates
+from timerheap.spark._process.process import process as process
+from timerheap.spark._process.process import process_broadcast as process_broadcast
+from timerheap.spark._process.process import process_two as process_two
+from timerheap.spark._processors.transform_with_state import transform_with_state as transform_with_state
+from timerheap.spark._processors.transform_with_state import (
+    transform_with_state_in_pandas as transform_with_state_in_pandas,
+)
+from timerheap.spark._progress import Progress as Progress
+from timerheap.spark._progress import progress as progress
+from timerheap.spark._prometheus import PrometheusMetrics as PrometheusMetrics
+from timerheap.spark._real_time.start_real_time import run_real_time as run_real_time
+from timerheap.spark._real_time.start_real_time import start_real_time as start_real_time
+from timerheap.spark._rules.process_all import process_all as process_all
+from timerheap.spark._rules.process_all import rule_results as rule_results
+from timerheap.spark._rules.rule import Rule as Rule
+from timerheap.spark._settings import settings as settings
+from timerheap.spark._side_outputs import late_rows as late_rows
+from timerheap.spark._side_outputs import side_output as side_output
+from timerheap.spark._side_outputs import with_side_outputs as with_side_outputs
+from timerheap.spark._sql.script import sql_script as sql_script
+from timerheap.spark._sql.sql import sql as sql
+from timerheap.spark._sql.sql import timed_out_matches as timed_out_matches
+from timerheap.spark._sql.sql_rule import SqlRule as SqlRule
+from timerheap.spark._sql.table_function import table_function as table_function
+from timerheap.spark._state.initial_state import InitialState as InitialState
+from timerheap.spark._state.read_checkpoint import CheckpointState as CheckpointState
+from timerheap.spark._state.read_checkpoint import read_checkpoint as read_checkpoint
+from timerheap.spark._state.start_from import start_from as start_from
+from timerheap.spark._stateful_timers import GroupStateTimers as GroupStateTimers
+from timerheap.spark._stateful_timers import ProcessorTimers as ProcessorTimers
+from timerheap.spark._tvf.windows import GroupedWindows as GroupedWindows
+from timerheap.spark._tvf.windows import Windows as Windows
+from timerheap.spark._tvf.windows import cumulate as cumulate
+from timerheap.spark._tvf.windows import hop as hop
+from timerheap.spark._tvf.windows import session as session
+from timerheap.spark._tvf.windows import tumble as tumble
+from timerheap.spark._windows.window_operator import WindowedBy as WindowedBy
+from timerheap.spark._windows.window_operator import window_operator as window_operator

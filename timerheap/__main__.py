@@ -21,7 +21,7 @@ def main() -> None:
 
 @main.command()
 @click.argument("checkpoint")
-@click.option("--operator", type=int, help="Number of the stateful operator.  [default: all of timerheap's]")
+@click.option("--operator", help="Name or number of the stateful operator.  [default: all of timerheap's]")
 @click.option("--batch", type=int, help="Show the state after this micro-batch.  [default: the last one]")
 @click.option(
     "--plot",
@@ -53,7 +53,7 @@ def main() -> None:
 )
 def inspect(
     checkpoint: str,
-    operator: int | None,
+    operator: str | None,
     batch: int | None,
     picture: Path | None,
     key: tuple[str, ...],
@@ -75,14 +75,13 @@ def inspect(
         raise click.BadParameter(f"must be COLUMN=VALUE, got {wrong[0]}", param_hint="--key")
     console = Console(highlight=False, stderr=form != "text")
     try:
-        from timerheap._inspect.command import inspect as show
-        from timerheap._inspect.command import inspect_key
+        from timerheap._inspect.command import inspect_key, inspect_operators
 
         if key:
             columns = dict(each.split("=", 1) for each in key)
             inspect_key(checkpoint, operator, batch, columns, history, form, console)
         else:
-            show(checkpoint, operator, batch, picture, console)
+            inspect_operators(checkpoint, operator, batch, picture, console)
     except ModuleNotFoundError as missing:
         message = f"this command needs {missing.name}; run pip install 'timerheap[inspect]'"
         raise click.ClickException(message) from missing

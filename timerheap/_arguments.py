@@ -7,6 +7,8 @@ from datetime import timedelta
 from operator import index
 from typing import Any, SupportsIndex
 
+from timerheap.errors import ArgumentRangeError, ArgumentTypeError, ArgumentValueError
+
 _MICROS = {
     "microsecond": 1,
     "millisecond": 1_000,
@@ -30,15 +32,15 @@ _LONGEST_WINDOW = (2**63 - 1) // 4  # so that the sum of a few lengths fits into
 
 
 def instance(name: str, value: Any, *classes: type) -> Any:
-    """Return `value` if it is an instance of one of these classes; otherwise raise a TypeError."""
+    """Return `value` if it is an instance of one of these classes; otherwise raise an ArgumentTypeError."""
     if isinstance(value, classes):
         return value
     if isinstance(value, type) and issubclass(value, classes):
         own = value.__name__
-        raise TypeError(f"{name} must be an instance, got the class {own}; pass {own}() instead")
+        raise ArgumentTypeError(f"{name} must be an instance, got the class {own}; pass {own}() instead")
     *others, last = [class_.__name__ for class_ in classes]
     wanted = f"{', '.join(others)} or {last}" if others else last
-    raise TypeError(f"{name} must be {'an' if wanted[0] in 'AEIO' else 'a'} {wanted}, got {value!r}")
+    raise ArgumentTypeError(f"{name} must be {'an' if wanted[0] in 'AEIO' else 'a'} {wanted}, got {value!r}")
 
 
 def interval_micros(name: str, text: str) -> int:
@@ -56,7 +58,7 @@ def interval_micros(name: str, text: str) -> int:
     while at < len(rest) or not at:
         part = _PART.match(rest, at)
         if part is None or not (part[2] or part[3]):
-            raise ValueError(f"{name} must be {_SYNTAX}, got {text!r}; write a number and a unit")
+            raise ArgumentValueError(f"{name} must be {_SYNTAX}, got {text!r}; write a number and a unit")
         micros += _part_micros(name, text, *part.groups())
         at = part.end()
     return micros
@@ -64,14 +66,14 @@ def interval_micros(name: str, text: str) -> int:
 
 def _part_micros(name: str, text: str, sign: str, whole: str, fraction: str | None, unit: str) -> int:
     if unit in _NO_FIXED_LENGTH:
-        raise ValueError(
+        raise ArgumentValueError(
             f"{name} must have a fixed length, got {text!r}; write weeks or days instead of {unit}s"
         )
     if unit not in _MICROS:
         units = ", ".join(f"{each}s" for each in _MICROS)
-        raise ValueError(f"{name} must be {_SYNTAX}, got {text!r}; the units are {units}")
+        raise ArgumentValueError(f"{name} must be {_SYNTAX}, got {text!r}; the units are {units}")
     if fraction is not None and (unit != "second" or len(fraction) > 9):
-        raise ValueError(
+        raise ArgumentValueError(
             f"{name} must have whole numbers, except for seconds with up to 9 decimal places, got {text!r}"
         )
     micros = int(whole or 0) * _MICROS[unit] + int((fraction or "").ljust(6, "0")[:6])
@@ -86,10 +88,10 @@ def milliseconds(name: str, value: Length) -> int:
         )
         whole, rest = divmod(micros, 1000)
         if rest:
-            raise ValueError(f"{name} must be a whole number of milliseconds, got {value!r}")
+            raise ArgumentValueError(f"{name} must be a whole number of milliseconds, got {value!r}")
         value = whole
     elif isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{name} must be an int of milliseconds or a timedelta, got {value!r}; or pass a str such as "
             "'10 minutes'"
         )
@@ -100,7 +102,7 @@ def not_negative(name: str, value: Length) -> int:
     """Convert a duration that must not be negative."""
     duration = milliseconds(name, value)
     if duration < 0:
-        raise ValueError(f"{name} must be 0 or more, got {value!r}")
+        raise ArgumentValueError(f"{name} must be 0 or more, got {value!r}")
     return duration
 
 
@@ -108,7 +110,7 @@ def positive(name: str, value: Length) -> int:
     """Convert a duration that must be positive."""
     duration = milliseconds(name, value)
     if duration <= 0:
-        raise ValueError(f"{name} must be more than 0 ms, got {value!r}")
+        raise ArgumentValueError(f"{name} must be more than 0 ms, got {value!r}")
     return duration
 
 
@@ -116,7 +118,7 @@ def window_length(name: str, value: Length) -> int:
     """Convert the length of a window; it must be positive and at most a quarter of the int64 range."""
     length = positive(name, value)
     if length > _LONGEST_WINDOW:
-        raise ValueError(f"{name} must be at most {_LONGEST_WINDOW} ms, got {value!r}")
+        raise ArgumentValueError(f"{name} must be at most {_LONGEST_WINDOW} ms, got {value!r}")
     return length
 
 
@@ -125,43 +127,43 @@ def multiple(name: str, value: Length, part_name: str, part_value: Length) -> tu
     size, part = window_length(name, value), window_length(part_name, part_value)
     if size % part:
         near = f"{size // part * part} or {(size // part + 1) * part}" if size > part else f"{part}"
-        raise ValueError(
+        raise ArgumentValueError(
             f"{name} must be a multiple of {part_name} ({part} ms), such as {near} ms, got {size} ms"
         )
     return size, part
 
 
 def integer(name: str, value: SupportsIndex) -> int:
-    """Return `value` as an int of any size; raise a TypeError for other types, bool among them."""
+    """Return `value` as an int of any size; raise an ArgumentTypeError for other types, bool among them."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
+        raise ArgumentTypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
     return index(value)
 
 
 def sized_integer(name: str, value: SupportsIndex, bits: int) -> int:
-    """Return `value` as an int; raise an OverflowError if it does not fit into signed `bits` bits."""
+    """Return `value` as an int; raise an ArgumentRangeError if it does not fit into signed `bits` bits."""
     number = integer(name, value)
     if not -(1 << bits - 1) <= number < 1 << bits - 1:
-        raise OverflowError(f"{name} must fit into {bits} bits, got {value!r}")
+        raise ArgumentRangeError(f"{name} must fit into {bits} bits, got {value!r}")
     return number
 
 
 def int64(name: str, value: SupportsIndex) -> int:
-    """Return `value` as an int; raise an OverflowError if it does not fit into int64."""
+    """Return `value` as an int; raise an ArgumentRangeError if it does not fit into int64."""
     return sized_integer(name, value, 64)
 
 
 def integer_within(name: str, value: SupportsIndex, low: int, high: int) -> int:
-    """Return `value` as an int; raise a ValueError if it is not from `low` to `high`, both included."""
+    """Return `value` as an int; raise an ArgumentValueError unless it is from `low` to `high`."""
     number = integer(name, value)
     if not low <= number <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, got {number}")
+        raise ArgumentValueError(f"{name} must be from {low} to {high}, got {number}")
     return number
 
 
 def positive_int(name: str, value: SupportsIndex) -> int:
-    """Return `value` as an int; raise a ValueError if it is less than 1."""
+    """Return `value` as an int; raise an ArgumentValueError if it is less than 1."""
     number = int64(name, value)
     if number < 1:
-        raise ValueError(f"{name} must be 1 or more, got {value!r}")
+        raise ArgumentValueError(f"{name} must be 1 or more, got {value!r}")
     return number

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from timerheap.errors import ArgumentValueError
+
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICRO = datetime.timedelta(microseconds=1)
 _DAYS = datetime.timedelta(days=2)
@@ -61,7 +63,7 @@ def epoch_millis(name: str, time: Any) -> Any:
     if not isinstance(time, datetime.datetime):
         return time
     if time != time:  # pandas' NaT
-        raise ValueError(f"{name} must be a time, got {time!r}")
+        raise ArgumentValueError(f"{name} must be a time, got {time!r}")
     if type(time) is not datetime.datetime:  # such as pandas' Timestamp
         time = datetime.datetime.combine(time.date(), time.timetz())
     return micros_of(time) // 1000

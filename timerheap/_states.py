@@ -7,18 +7,9 @@ from itertools import islice
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from timerheap._arguments import instance
-from timerheap._contents import (
-    EXPIRING,
-    Codec,
-    Contents,
-    CurrentKey,
-    Expiring,
-    ExpiringMap,
-    ExpiryClock,
-    KeyedContents,
-    StateBackend,
-    ValueTypes,
-)
+from timerheap._contents import Codec, Contents, CurrentKey, KeyedContents, StateBackend, ValueTypes
+from timerheap._expiry import EXPIRING, Expiring, ExpiringMap, ExpiryClock
+from timerheap.errors import ArgumentValueError
 from timerheap.functions import AggregateFunction, RuntimeContext
 from timerheap.metrics import MetricGroup, Metrics
 from timerheap.state import (
@@ -84,7 +75,9 @@ class _AddingHandle(Handle):
 
     def _store(self, value: Any) -> None:
         if value is None:
-            raise ValueError(f"state {self._name!r}: a value that is added or combined must not be None")
+            raise ArgumentValueError(
+                f"state {self._name!r}: a value that is added or combined must not be None"
+            )
         self._contents.table.store(self._contents.key(), self._codec.encode(value))
 
 
@@ -173,7 +166,7 @@ class ListHandle(Handle, ListState):
         return encoded
 
     def _no_none(self) -> NoReturn:
-        raise ValueError(f"state {self._name!r}: an element of a list state must not be None")
+        raise ArgumentValueError(f"state {self._name!r}: an element of a list state must not be None")
 
 
 class MapHandle(Handle, MapState):
@@ -203,7 +196,8 @@ class MapHandle(Handle, MapState):
         self._contents.table.remove(self._contents.key(), self._encode_key(key))
 
     def contains(self, key: Any) -> bool:
-        return self._contents.table.find(self._contents.key(), self._encode_key(key))[0]
+        found: bool = self._contents.table.find(self._contents.key(), self._encode_key(key))[0]
+        return found
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         return ((self._key_codec.decode(k), self._codec.decode(v)) for k, v in self._entries())
@@ -215,7 +209,8 @@ class MapHandle(Handle, MapState):
         return (self._codec.decode(v) for _, v in self._entries())
 
     def is_empty(self) -> bool:
-        return self._contents.table.is_empty(self._contents.key())
+        empty: bool = self._contents.table.is_empty(self._contents.key())
+        return empty
 
     def clear(self) -> None:
         self._contents.table.remove_all(self._contents.key())
@@ -228,7 +223,7 @@ class MapHandle(Handle, MapState):
     def _encode_key(self, key: Any) -> Any:
         encoded = self._key_codec.encode(key)
         if encoded is None:
-            raise ValueError(f"state {self._name!r}: a key of a map state must not be None")
+            raise ArgumentValueError(f"state {self._name!r}: a key of a map state must not be None")
         return encoded
 
 
@@ -331,7 +326,9 @@ class KeyedRuntimeContext(RuntimeContext):
         if name in self._handles:
             handle, contents = self._handles[name]
             if not isinstance(handle, class_) or contents.types != stored:
-                raise ValueError(f"state {name!r} is already in use as {contents}; it cannot also be {asked}")
+                raise ArgumentValueError(
+                    f"state {name!r} is already in use as {contents}; it cannot also be {asked}"
+                )
             return handle
         if ttl is not None:
             self._ttls[name] = ttl

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from timerheap._moments import EPOCH, local_time, moment_of
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.row import Row
 from timerheap.types import LOCAL, arrow_type
 
@@ -49,7 +50,7 @@ def records(method: str, returned: object) -> Iterable[Any]:
     one = isinstance(returned, str | bytes | bytearray | Mapping | tuple | Row) or hasattr(returned, _TABLE)
     if one or not isinstance(returned, Iterable):
         shown = " ".join(repr(returned).split())
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{method} must yield records or return an iterable of them, got "
             f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(returned).__name__}); yield it, "
             "or return [it]"
@@ -89,12 +90,12 @@ def is_timed(type_: pa.DataType) -> bool:
 
 
 def expect_shallow(type_: pa.DataType, what: str) -> None:
-    """Raise a ValueError that names `what` if a type has more levels than Arrow can read."""
+    """Raise an ArgumentValueError that names `what` if a type has more levels than Arrow can read."""
     levels, level = 0, [type_]
     while level := [each.field(i).type for each in level for i in range(each.num_fields)]:
         levels += 1
     if levels > _LEVELS:
-        raise ValueError(
+        raise ArgumentValueError(
             f"{what} must be nested at most {_LEVELS} levels deep (a map counts twice), got {levels} levels; "
             "flatten it, or keep the inner part as a string of JSON"
         )
@@ -154,7 +155,7 @@ def _expect_hashable(type_: pa.DataType, argument: str) -> None:
     import pyarrow.types as is_
 
     if is_.is_list(type_) or is_.is_map(type_):
-        raise ValueError(f"{argument}: the type of a map's keys must be hashable, got {type_}")
+        raise ArgumentValueError(f"{argument}: the type of a map's keys must be hashable, got {type_}")
     if is_.is_struct(type_):
         for field in type_:
             _expect_hashable(field.type, argument)
@@ -176,14 +177,14 @@ class ArrowCodec:
         self._read = reader(type_, row_class, local_leaf)
 
     def encode(self, value: Any) -> Any:
-        """Return what is kept of `value`; raise ValueError if it does not fit."""
+        """Return what is kept of `value`; raise ArgumentValueError if it does not fit."""
         fits = type(value) is self._class and (self._integers is None or value in self._integers)
         if fits and value == value:  # is not NaN
             return value
         try:
             return self._check(value)
         except Misfit as e:
-            raise ValueError(f"{self.what}: {e}") from None
+            raise ArgumentValueError(f"{self.what}: {e}") from None
 
     def decode(self, kept: Any) -> Any:
         return kept if self._read is None else self._read(kept)
@@ -194,12 +195,12 @@ class KeyCodec(ArrowCodec):
 
     def __init__(self, type_: pa.DataType, what: str, row_class: RowClass) -> None:
         super().__init__(type_, what, row_class)
-        self._hashable = reader(type_, row_class) or _same
+        self._hashable = reader(type_, row_class) or unchanged
         if LOCAL not in str(type_):  # then it is what the user receives
             self._read = None
 
     def encode(self, value: Any) -> Any:
-        """Return what is kept of `value`, hashable; raise ValueError if it does not fit."""
+        """Return what is kept of `value`, hashable; raise ArgumentValueError if it does not fit."""
         return self._hashable(_with_positive_zeros(super().encode(value)))
 
 
@@ -245,15 +246,15 @@ def _checker(type_: pa.DataType) -> Convert:
     if is_.is_boolean(type_):
         return _scalar(type_, (bool,), bool)
     if is_.is_date32(type_):
-        return _scalar(type_, (datetime.date,), _same)
+        return _scalar(type_, (datetime.date,), unchanged)
     if is_.is_timestamp(type_):
-        return _timestamp(type_)
+        return _to_timestamp(type_)
     if is_.is_list(type_):
         return _list(type_, checker(type_.value_type))
     if is_.is_map(type_):
         return _map(type_, checker(type_.key_type), checker(type_.item_type))
     if is_.is_struct(type_):
-        return _row(type_)
+        return _to_row(type_)
     return _by_arrow(type_)
 
 
@@ -315,8 +316,8 @@ def _floating(type_: pa.DataType, single: bool) -> Convert:
     return floating
 
 
-def _timestamp(type_: pa.DataType) -> Convert:
-    exact = _same if type_.unit == "us" else _by_arrow(type_)
+def _to_timestamp(type_: pa.DataType) -> Convert:
+    exact = unchanged if type_.unit == "us" else _by_arrow(type_)
 
     def timestamp(value: Any) -> Any:
         try:
@@ -369,7 +370,7 @@ def _map(type_: pa.DataType, key: Convert, item: Convert) -> Convert:
     return map_
 
 
-def _row(type_: pa.DataType) -> Convert:
+def _to_row(type_: pa.DataType) -> Convert:
     names = [field.name for field in type_]
     checks = [checker(field.type) for field in type_]
 
@@ -426,7 +427,7 @@ def reader(
     import pyarrow.types as is_
 
     def inner(type_: pa.DataType) -> Convert:
-        return reader(type_, row_class, leaf) or _same
+        return reader(type_, row_class, leaf) or unchanged
 
     if is_.is_struct(type_):
         names = [field.name for field in type_]
@@ -442,5 +443,5 @@ def reader(
     return leaf(type_)
 
 
-def _same(value: Any) -> Any:
+def unchanged(value: Any) -> Any:
     return value

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from timerheap.errors import UnsupportedError
 from timerheap.types import _Subscripted
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class RuntimeContext(ABC):
     """Gives a function access to its state (``pyflink.datastream.RuntimeContext``).
 
     Two requests for the same name return the same state. A request for an existing name with another kind
-    or type of state raises ValueError.
+    or type of state raises ArgumentValueError.
     """
 
     @abstractmethod
@@ -89,6 +90,7 @@ class Function(_Subscripted):
     """
 
     _any_order = False  # whether the results are the same in any order of rows and timers
+    _results_behind: int | None = 0  # by how many ms results may be behind the watermark; None: no limit
     _takes_all = False  # whether one call has all rows up to the watermark, before all timers up to it
     _timers_wait = 0  # by how many ms an event-time timer waits longer for rows, in event-time order
 
@@ -450,7 +452,7 @@ class BatchProcessFunction(Function, ABC):
     ) -> Iterable[pa.RecordBatch] | None:
         """Process rows of one key group and yield record batches.
 
-        A batch is copied when it is yielded, since its arrays may be NumPy's: about 1 ns a value.
+        A batch is copied when it is yielded, since its arrays may be NumPy's.
 
         In arrival order these are all its rows in a micro-batch, else at most one of each key. Columns of
         other types than the result's are cast if that loses nothing, and the fields of structs are matched
@@ -494,4 +496,4 @@ class AggregateFunction(_Subscripted, ABC):
 
     def merge(self, acc_a: Any, acc_b: Any) -> Any:
         """Return the accumulator of the elements of both; only merging windows need this method."""
-        raise NotImplementedError(f"{type(self).__name__} must have merge(), because session windows merge")
+        raise UnsupportedError(f"{type(self).__name__} must have merge(), because session windows merge")

@@ -8,6 +8,7 @@ from typing import Any
 
 from timerheap._arguments import Length, milliseconds
 from timerheap._values import records
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.functions import Function, KeyedCoProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
 from timerheap.state import MapState, MapStateDescriptor
@@ -106,9 +107,9 @@ class IntervalJoin(KeyedCoProcessFunction):
 
     Raises
     ------
-    TypeError, OverflowError
+    ArgumentTypeError, ArgumentRangeError
         If an argument has the wrong type or does not fit into int64.
-    ValueError
+    ArgumentValueError
         If `lower_bound` is above `upper_bound`, a duration is not a whole number of milliseconds, or `how` is
         none of these values.
 
@@ -116,8 +117,8 @@ class IntervalJoin(KeyedCoProcessFunction):
     -----
     Flink: ``IntervalJoinOperator``. As there, a row is late if its timestamp is below the watermark. A row
     exactly on the watermark is joined, although rows that it matches may already have been removed. A row
-    without event time raises ValueError. Misses follow the ``TimeIntervalJoin`` of Flink's SQL, which emits
-    them somewhat later, when it next cleans up its state.
+    without event time raises ArgumentValueError. Misses follow the ``TimeIntervalJoin`` of Flink's SQL, which
+    emits them somewhat later, when it next cleans up its state.
 
     A row costs O(b + r) for the b distinct timestamps in the other input's buffer for the key and the r rows
     of its own timestamp, plus the cost of its pairs. Each buffered timestamp has one timer, which removes it.
@@ -172,21 +173,23 @@ class IntervalJoin(KeyedCoProcessFunction):
     ) -> None:
         lower, upper = milliseconds("lower_bound", lower_bound), milliseconds("upper_bound", upper_bound)
         if lower > upper:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"lower_bound must not be above upper_bound, got {lower_bound!r} and {upper_bound!r}"
             )
         if not isinstance(function, ProcessJoinFunction):
             if not callable(function) or (
                 isinstance(function, type) and issubclass(function, ProcessJoinFunction)
             ):
-                raise TypeError(
+                raise ArgumentTypeError(
                     f"function must be a ProcessJoinFunction, or a callable (left, right), got {function!r}"
                 )
             function = _Each(function)
         if how not in _OUTER:
-            raise ValueError(f'how must be "inner", "left", "right" or "full", got {how!r}')
+            raise ArgumentValueError(f'how must be "inner", "left", "right" or "full", got {how!r}')
         if condition is not None and (not callable(condition) or isinstance(condition, type)):
-            raise TypeError(f"condition must be a callable (left, right) -> bool, got {condition!r}")
+            raise ArgumentTypeError(f"condition must be a callable (left, right) -> bool, got {condition!r}")
+        # As in Flink's SQL: either row's time may be that of the pair, and a miss has the time of its row.
+        self._results_behind = max(upper, -lower, 0)
         lower = lower if lower_inclusive else lower + 1
         upper = upper if upper_inclusive else upper - 1
         self._left = _Side("left", left_type, (lower, upper), how, late_left)
@@ -265,9 +268,9 @@ class _Side:
         self.first, self.last = bounds  # of a match, from the time of a row
         self.outer = outer = name in _OUTER[how]  # whether rows without a match are emitted
         if late is not None and not callable(late):
-            raise TypeError(f"late_{name} must be a callable (row, ctx) -> rows, got {late!r}")
+            raise ArgumentTypeError(f"late_{name} must be a callable (row, ctx) -> rows, got {late!r}")
         if late is not None and outer:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"late_{name} must be left out with how={how!r}, got {late!r}; late {name} rows are joined, "
                 "or emitted as misses"
             )
@@ -329,7 +332,7 @@ class _Side:
 def _event_time(row: Any, ctx: KeyedCoProcessFunction.Context) -> int:
     timestamp = ctx.timestamp()
     if timestamp is None or timestamp == MIN_WATERMARK:
-        raise ValueError(
+        raise ArgumentValueError(
             f"rows of an interval join must have event time, got timestamp {timestamp} of {row!r}"
         )
     return timestamp

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, NoReturn, TypeVar
 
+from timerheap.errors import ArgumentValueError, UnsupportedError
+
 M = TypeVar("M", bound="Counter | Meter | Distribution")
 
 
@@ -43,8 +45,8 @@ class Meter:
         return self._count
 
     def get_rate(self) -> NoReturn:
-        """Raise NotImplementedError: a task on Spark lasts one micro-batch, too short for a rate."""
-        raise NotImplementedError(
+        """Raise UnsupportedError: a task on Spark lasts one micro-batch, too short for a rate."""
+        raise UnsupportedError(
             "get_rate is not supported, since a task lasts one micro-batch; divide the events of a "
             "micro-batch, timerheap.spark.progress(query).counters, by the time between triggers"
         )
@@ -89,8 +91,11 @@ class Distribution:
     def update(self, value: int) -> None:
         """Add a value."""
         value = index(value)
-        one = DistributionResult(1, value, value, value)
-        self._result = one if self._result is None else self._result.merged(one)
+        self._add(DistributionResult(1, value, value, value))
+
+    def _add(self, more: DistributionResult) -> None:
+        """Add several values."""
+        self._result = more if self._result is None else self._result.merged(more)
 
 
 class Metrics:
@@ -104,7 +109,7 @@ class Metrics:
         """Return the metric of this identifier, a new one if there is none."""
         metric = self._metrics.setdefault(identifier, class_())
         if not isinstance(metric, class_):
-            raise ValueError(
+            raise ArgumentValueError(
                 f"name must be that of a {class_.__name__}, got that of a {type(metric).__name__}, "
                 f"{identifier!r}; choose another"
             )
@@ -167,19 +172,19 @@ class MetricGroup:
         return self._metrics.of(Distribution, self.get_metric_identifier(name))
 
     def gauge(self, name: str, obj: Any) -> NoReturn:
-        """Raise NotImplementedError: the values of several tasks do not make one value."""
-        raise NotImplementedError(
+        """Raise UnsupportedError: the values of several tasks do not make one value."""
+        raise UnsupportedError(
             f"gauge {name!r} is not supported, since each task of a micro-batch would have a value of its "
             "own; update a distribution(), which has the least and the greatest of all values"
         )
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
         """Return the group of this name; with `extra`, a value, the group of that value in it."""
-        scope = (*self._scope, _checked("name", name))
+        scope = (*self._scope, _checked_name("name", name))
         if extra is None:
             return MetricGroup(self._metrics, scope, self._variables)
         return MetricGroup(
-            self._metrics, (*scope, _checked("extra", extra)), {**self._variables, name: extra}
+            self._metrics, (*scope, _checked_name("extra", extra)), {**self._variables, name: extra}
         )
 
     def get_scope_components(self) -> list[str]:
@@ -192,10 +197,10 @@ class MetricGroup:
 
     def get_metric_identifier(self, metric_name: str) -> str:
         """Return the name under which a metric is reported."""
-        return ".".join((*self._scope, _checked("name", metric_name)))
+        return ".".join((*self._scope, _checked_name("name", metric_name)))
 
 
-def _checked(argument: str, name: object) -> str:
+def _checked_name(argument: str, name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise ValueError(f"{argument} must be a non-empty str, got {name!r}")
+        raise ArgumentValueError(f"{argument} must be a non-empty str, got {name!r}")
     return name

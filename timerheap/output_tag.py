@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.types import Types
 
 
@@ -27,9 +28,9 @@ class OutputTag:
 
     def __init__(self, tag_id: str, type_info: object = None) -> None:
         if not isinstance(tag_id, str) or not tag_id:
-            raise ValueError(f"tag_id must be a non-empty str, got {tag_id!r}")
+            raise ArgumentValueError(f"tag_id must be a non-empty str, got {tag_id!r}")
         if type_info is None:
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"type_info of OutputTag({tag_id!r}) must be given, since values are never pickled, got "
                 "None; pass the type of the values, such as Types.LONG() or Types.TUPLE([Types.STRING()])"
             )

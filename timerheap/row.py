@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
+
 
 class Row:
     """A row with or without field names (``pyflink.common.Row``).
@@ -32,7 +34,7 @@ class Row:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if args and kwargs:
-            raise ValueError("Row must have either values or keywords, got both")
+            raise ArgumentValueError("Row must have either values or keywords, got both")
         names = sorted(kwargs)
         object.__setattr__(self, "_fields", names if kwargs else None)
         object.__setattr__(self, "_values", [kwargs[name] for name in names] if kwargs else list(args))
@@ -40,7 +42,7 @@ class Row:
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
         """Return the fields as a dict; `recursive` converts rows inside it, too."""
         if self._fields is None:
-            raise TypeError(f"the row must have field names to become a dict, got {self!r}")
+            raise ArgumentTypeError(f"the row must have field names to become a dict, got {self!r}")
         values = map(_as_dict, self._values) if recursive else iter(self._values)
         return dict(zip(self._fields, values, strict=True))
 
@@ -51,7 +53,9 @@ class Row:
     def set_field_names(self, field_names: Sequence[str]) -> None:
         """Set the names of the fields."""
         if len(field_names) != len(self._values):
-            raise ValueError(f"field_names must have {len(self._values)} names, got {list(field_names)!r}")
+            raise ArgumentValueError(
+                f"field_names must have {len(self._values)} names, got {list(field_names)!r}"
+            )
         object.__setattr__(self, "_fields", list(field_names))
 
     def get_fields_by_names(self, names: Sequence[str]) -> list[Any]:
@@ -59,20 +63,22 @@ class Row:
 
         Raises
         ------
-        ValueError
+        ArgumentValueError
             If the row has other fields.
         """
         fields = self._fields
         if fields is None or fields == list(names):
             return self._values
         if sorted(fields) != sorted(names):
-            raise ValueError(f"the row must have the fields {list(names)}, got {fields}")
+            raise ArgumentValueError(f"the row must have the fields {list(names)}, got {fields}")
         return [self._values[fields.index(name)] for name in names]
 
     def __call__(self, *values: Any) -> Row:
         """Return a row of `values`, whose field names are the values of this one."""
         if len(values) != len(self._values):
-            raise ValueError(f"a row of {self!r} must have {len(self._values)} values, got {values!r}")
+            raise ArgumentValueError(
+                f"a row of {self!r} must have {len(self._values)} values, got {values!r}"
+            )
         row = Row(*values)
         row.set_field_names(self._values)
         return row
@@ -117,10 +123,10 @@ class Row:
         return f"Row({', '.join(f'{k}={v!r}' for k, v in zip(self._fields, self._values, strict=True))})"
 
     def __reduce__(self) -> Any:
-        return _row, (self._fields, self._values)
+        return _row_of, (self._fields, self._values)
 
 
-def _row(fields: list[str] | None, values: list[Any]) -> Row:
+def _row_of(fields: list[str] | None, values: list[Any]) -> Row:
     row = Row(*values)
     if fields is not None:
         row.set_field_names(fields)

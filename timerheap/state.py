@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from timerheap.errors import ArgumentTypeError
 from timerheap.state_ttl import StateTtlConfig
 from timerheap.types import _Subscripted
 
@@ -24,12 +25,12 @@ class StateDescriptor:
     type_info
         A ``Types.*``, a DDL string, a Spark type or a pyarrow type. Values are stored as Arrow values of that
         type. An int stands for a timestamp, in epoch ms. There is no default: where PyFlink would pickle the
-        values, using the state raises TypeError.
+        values, using the state raises ArgumentTypeError.
     """
 
     def __init__(self, name: str, type_info: object) -> None:
         if not isinstance(name, str) or not name:
-            raise TypeError(f"name must be a non-empty str, got {name!r}")
+            raise ArgumentTypeError(f"name must be a non-empty str, got {name!r}")
         self.name = name
         self.type_info = type_info
         self.ttl_config: StateTtlConfig | None = None
@@ -41,7 +42,9 @@ class StateDescriptor:
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
         """Have the state expire."""
         if not isinstance(ttl_config, StateTtlConfig):
-            raise TypeError(f"ttl_config of state {self.name!r} must be a StateTtlConfig, got {ttl_config!r}")
+            raise ArgumentTypeError(
+                f"ttl_config of state {self.name!r} must be a StateTtlConfig, got {ttl_config!r}"
+            )
         self.ttl_config = ttl_config if ttl_config.is_enabled() else None
 
     def __repr__(self) -> str:
@@ -92,7 +95,7 @@ class ReducingStateDescriptor(StateDescriptor):
         super().__init__(name, type_info)
         self.reduce_function: Callable[[Any, Any], Any] = getattr(reduce_function, "reduce", reduce_function)
         if not callable(self.reduce_function):
-            raise TypeError(
+            raise ArgumentTypeError(
                 "reduce_function must be a ReduceFunction or a callable (value1, value2) -> value, got "
                 f"{reduce_function!r}"
             )
@@ -113,12 +116,12 @@ class AggregatingStateDescriptor(StateDescriptor):
         super().__init__(name, state_type_info)
         for method in ("create_accumulator", "add", "get_result"):
             if isinstance(agg_function, type) or not callable(getattr(agg_function, method, None)):
-                raise TypeError(f"agg_function must be an AggregateFunction, got {agg_function!r}")
+                raise ArgumentTypeError(f"agg_function must be an AggregateFunction, got {agg_function!r}")
         self.agg_function = agg_function
 
 
 class State(_Subscripted, ABC):
-    """State of the current key. A value that does not fit the type of the descriptor raises ValueError."""
+    """State of the current key. A value that does not fit the descriptor's type raises ArgumentValueError."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -176,7 +179,7 @@ class ReducingState(State):
 
     @abstractmethod
     def add(self, value: Any) -> None:
-        """Combine `value` with the value of the state; None raises ValueError."""
+        """Combine `value` with the value of the state; None raises ArgumentValueError."""
 
 
 class AggregatingState(State):
@@ -210,7 +213,7 @@ class ListState(State):
 
     @abstractmethod
     def add(self, value: Any) -> None:
-        """Append an element; None raises ValueError, as in Flink."""
+        """Append an element; None raises ArgumentValueError, as in Flink."""
 
     @abstractmethod
     def add_all(self, values: Iterable[Any]) -> None:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Self, TypeVar
 
 from timerheap._arguments import Length, positive, positive_int
+from timerheap.errors import ArgumentTypeError
 
 E = TypeVar("E", bound=Enum)
 
@@ -186,12 +187,7 @@ class StateTtlConfig:
             return StateTtlConfig(self._update_type, self._state_visibility, self._characteristic, self._ttl)
 
 
-def has_event_time(config: StateTtlConfig) -> bool:
-    """Return whether a time to live is one of event time."""
-    return config.get_ttl_time_characteristic() is _TtlTimeCharacteristic.EventTime
-
-
 def _member(argument: str, value: E, class_: type[E]) -> E:
     if not isinstance(value, class_):
-        raise TypeError(f"{argument} must be a StateTtlConfig.{class_.__name__[1:]}, got {value!r}")
+        raise ArgumentTypeError(f"{argument} must be a StateTtlConfig.{class_.__name__[1:]}, got {value!r}")
     return value

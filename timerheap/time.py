@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from enum import Enum
 
+from timerheap.errors import ArgumentRangeError
+
 
 class Duration:
     """PyFlink's ``Duration`` factories, which return ``datetime.timedelta``.
@@ -45,7 +47,7 @@ def _duration(unit: str, count: int) -> timedelta:
     try:
         return timedelta(**{unit: count})
     except OverflowError:
-        raise OverflowError(
+        raise ArgumentRangeError(
             f"{unit} must be at most {timedelta.max.days:,} days, the longest timedelta, got {count}; pass "
             "an int of milliseconds instead of a duration"
         ) from None

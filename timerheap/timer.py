@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from timerheap._arguments import int64, positive_int
+from timerheap.errors import ArgumentRangeError, ArgumentTypeError, ArgumentValueError
 
 MIN_WATERMARK = -(2**63)  # before the first watermark
 MAX_WATERMARK = 2**63 - 1  # the end of the input
@@ -48,9 +50,9 @@ class TimerBatch:
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If a column is not an array of int64.
-    ValueError
+    ArgumentValueError
         If a column is not one-dimensional, or the lengths differ.
 
     Examples
@@ -70,11 +72,11 @@ class TimerBatch:
             column = getattr(self, name)
             if not isinstance(column, np.ndarray) or column.dtype != np.int64:
                 kind = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
-                raise TypeError(f"{name} must be an array of int64, got {kind}")
+                raise ArgumentTypeError(f"{name} must be an array of int64, got {kind}")
             if column.ndim != 1:
-                raise ValueError(f"{name} must be one-dimensional, got shape {column.shape}")
+                raise ArgumentValueError(f"{name} must be one-dimensional, got shape {column.shape}")
             if len(column) != len(self.timestamps):
-                raise ValueError(
+                raise ArgumentValueError(
                     f"{name} must have {len(self.timestamps)} rows, like timestamps, got {len(column)}"
                 )
 
@@ -131,11 +133,11 @@ def round_up(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If `timestamp` contains anything but integers, or `resolution` is not an int.
-    ValueError
+    ArgumentValueError
         If `resolution` is less than 1.
-    OverflowError
+    ArgumentRangeError
         If `timestamp`, or the result, does not fit into int64.
 
     Examples
@@ -162,20 +164,20 @@ def round_up(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
     if isinstance(timestamp, int | np.integer):
         rounded = -(-int64("timestamp", timestamp) // resolution) * resolution
         if rounded > MAX_WATERMARK:
-            raise OverflowError(_out_of_range(timestamp, resolution))
+            raise ArgumentRangeError(_out_of_range(timestamp, resolution))
         return rounded
     timestamps = np.asarray(timestamp)
     if timestamps.dtype.kind not in "iu" and timestamps.size:
         for value in timestamps.flat:
             if type(value) is int:  # in an array of objects, it may be too large for NumPy
                 int64("timestamp", value)
-        raise TypeError(f"timestamp must hold integers, got {timestamps.dtype}")
+        raise ArgumentTypeError(f"timestamp must hold integers, got {timestamps.dtype}")
     if timestamps.dtype.kind == "u" and (timestamps > np.uint64(MAX_WATERMARK)).any():
-        raise OverflowError(f"timestamp must fit into 64 bits, got {timestamps.max()}")
+        raise ArgumentRangeError(f"timestamp must fit into 64 bits, got {timestamps.max()}")
     timestamps = timestamps.astype(np.int64)
     missing = (resolution - timestamps % resolution) % resolution
     if (timestamps > MAX_WATERMARK - missing).any():
-        raise OverflowError(_out_of_range(timestamps.max(), resolution))
+        raise ArgumentRangeError(_out_of_range(timestamps.max(), resolution))
     return np.asarray(timestamps + missing)
 
 
@@ -187,9 +189,18 @@ def lateness(watermark: int, timers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how much lower a watermark would have to be, in ms, for these timers not to have fired."""
     # Unsigned subtraction is correct over the whole range of int64.
     passed_by = np.int64(watermark).view(np.uint64) - timers.view(np.uint64)
-    return np.minimum(passed_by, np.uint64(MAX_WATERMARK - 1)).astype(np.int64) + 1
+    behind: NDArray[np.int64] = np.minimum(passed_by, np.uint64(MAX_WATERMARK - 1)).astype(np.int64)
+    return behind + 1
 
 
 def shown_time(timestamp: int) -> str:
     """Return a timestamp as text for a message, also outside of the years of a datetime."""
     return f"{np.datetime64(timestamp, 'ms')}Z"
+
+
+def shown_duration(ms: int) -> str:
+    """Return a duration as text: ms, or from a second on days, hours, minutes and seconds."""
+    try:
+        return f"{ms} ms" if ms < 1_000 else str(timedelta(seconds=ms // 1_000))
+    except OverflowError:
+        return f"{ms} ms"

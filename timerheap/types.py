@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any
 
+from timerheap.errors import ArgumentTypeError, ArgumentValueError, UnsupportedError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -139,7 +141,7 @@ class Types:
     def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
         """Return the type of rows with named fields."""
         if len(field_names) != len(field_types):
-            raise ValueError(
+            raise ArgumentValueError(
                 f"field_names must have one name per field type, got {len(field_names)} names for "
                 f"{len(field_types)} field_types"
             )
@@ -156,8 +158,8 @@ class Types:
 
     @staticmethod
     def PICKLED_BYTE_ARRAY() -> TypeInformation:
-        """Raise NotImplementedError: state is never pickled."""
-        raise NotImplementedError(
+        """Raise UnsupportedError: state is never pickled."""
+        raise UnsupportedError(
             "Types.PICKLED_BYTE_ARRAY is not supported, because state is never pickled; use the type of the "
             "value, such as Types.DOUBLE(), Types.STRING() or Types.TUPLE([Types.STRING(), Types.LONG()])"
         )
@@ -166,7 +168,8 @@ class Types:
 def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
     """Return the Arrow type of a `TypeInformation`, a DDL string, a Spark type or an Arrow type.
 
-    TypeError, ValueError: if `type_` is not a type, or not valid DDL; the message starts with `argument`
+    ArgumentTypeError, ArgumentValueError: if `type_` is not a type, or not valid DDL; the message starts
+    with `argument`
     """
     import pyarrow as pa
 
@@ -177,11 +180,11 @@ def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
     if callable(getattr(type_, "jsonValue", None)):  # a Spark DataType, without importing pyspark
         return _of_spark(type_.jsonValue(), argument)  # type: ignore[attr-defined]
     if type_ is None:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{argument}: the type must be given, since values are never pickled, got None; pass the type of "
             "the value, such as Types.LONG(), Types.STRING() or Types.TUPLE([Types.STRING(), Types.LONG()])"
         )
-    raise TypeError(
+    raise ArgumentTypeError(
         f"{argument}: the type must be one of Types.*, a DDL string such as 'bigint', a Spark type or a "
         f"pyarrow type, got {type_!r}"
     )
@@ -233,8 +236,10 @@ def _twice(fields: list[pa.Field]) -> str | None:
     return next((name for at, name in enumerate(names) if name in names[:at]), None)
 
 
-def _unstorable(argument: str, type_: str, why: str) -> ValueError:
-    return ValueError(f"{argument}: the type must be one that timerheap can store, got {type_!r}: {why}")
+def _unstorable(argument: str, type_: str, why: str) -> ArgumentValueError:
+    return ArgumentValueError(
+        f"{argument}: the type must be one that timerheap can store, got {type_!r}: {why}"
+    )
 
 
 def arrow_columns(ddl: str, argument: str) -> pa.Schema:
@@ -261,7 +266,7 @@ class _Parser:
             self.tokens.append(match.group(1))
             at = match.end()
 
-    def error(self, why: str) -> ValueError:
+    def error(self, why: str) -> ArgumentValueError:
         return _unstorable(self.argument, self.ddl, why)
 
     def parse(self) -> pa.DataType:
@@ -352,8 +357,8 @@ class _Parser:
 class _ColumnsParser(_Parser):
     """Parses the columns of a DataFrame."""
 
-    def error(self, why: str) -> ValueError:
-        return ValueError(
+    def error(self, why: str) -> ArgumentValueError:
+        return ArgumentValueError(
             f"{self.argument} must be a DDL string such as 'plane string, at bigint', got {self.ddl!r}: {why}"
         )
 

@@ -94,7 +94,7 @@ def measure(arguments: list[str]) -> int:
     run("make", "--no-print-directory", "-C", TREE / "tests/c", *programs)
     return run(
         *(sys.executable, "-m", "coverage", "run", f"--rcfile={OUT}/coveragerc", "-m", "pytest"),
-        *("-p", "no:cacheprovider", "-q", "--ignore=tests/test_installed.py", *(arguments or QUICK)),
+        *("-p", "no:cacheprovider", "-q", "--ignore=tests/native/test_installed.py", *(arguments or QUICK)),
         check=False,
     )
 

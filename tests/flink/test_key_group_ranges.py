@@ -6,7 +6,7 @@ from timerheap.flink import KeyGroupRange, compute_key_group_range_for_operator_
 from timerheap.flink.key_groups import compute_default_max_parallelism, compute_operator_index_for_key_group
 
 
-def test_ranges_and_operators_equal_flinks(trace: dict[str, Any]) -> None:
+def replay(trace: dict[str, Any]) -> None:
     if trace["kind"] == "default_max_parallelism":
         for parallelism, max_parallelism in trace["pairs"]:
             assert compute_default_max_parallelism(parallelism) == max_parallelism, parallelism
@@ -21,3 +21,7 @@ def test_ranges_and_operators_equal_flinks(trace: dict[str, Any]) -> None:
         ] * len(owned)
     for key_group, operator in trace["key_group_to_operator"]:
         assert compute_operator_index_for_key_group(max_parallelism, parallelism, key_group) == operator
+
+
+def test_ranges_and_operators_equal_flinks(traces: Any) -> None:
+    traces.replay(replay)

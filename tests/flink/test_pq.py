@@ -25,7 +25,7 @@ def poll_timestamp(queue: TimerQueue[Any, Any]) -> tuple[int, list[InternalTimer
     return polled[0].timestamp, polled[1:]
 
 
-def replay(queue: TimerQueue[Any, Any], op: list[Any]) -> None:
+def do(queue: TimerQueue[Any, Any], op: list[Any]) -> None:
     match op:
         case ["add", timestamp, key, namespace, head_changed, size]:
             assert queue.add(timer(timestamp, key, namespace)) is head_changed
@@ -62,12 +62,16 @@ def replay(queue: TimerQueue[Any, Any], op: list[Any]) -> None:
     assert queue.is_empty() is (size == 0)
 
 
-@pytest.mark.parametrize("queue_class", [TimerQueue, RocksDBTimerQueue], ids=["heap", "rocksdb"])
-def test_answers(trace: dict[str, Any], queue_class: Any) -> None:
+def replay(trace: dict[str, Any], queue_class: Any) -> None:
     queue = queue_class(
         max_parallelism=trace["max_parallelism"],
         key_group_range=KeyGroupRange(*trace["key_groups"]),
         hash_code=partial(java_hash_code, java_type=trace["key"]),
     )
     for op in trace["ops"]:
-        replay(queue, op)
+        do(queue, op)
+
+
+@pytest.mark.parametrize("queue_class", [TimerQueue, RocksDBTimerQueue], ids=["heap", "rocksdb"])
+def test_answers_equal_flinks(traces: Any, queue_class: Any) -> None:
+    traces.replay_share(partial(replay, queue_class=queue_class), queue_class.__name__)

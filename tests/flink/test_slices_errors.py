@@ -6,7 +6,7 @@ import pytest
 from slice_traces import assigner
 
 
-def test_slice_assigners_raise_where_flinks_do(trace: dict[str, Any]) -> None:
+def replay(trace: dict[str, Any]) -> None:
     any_size = trace["kind"] == "HOP" and 0 < trace["step"] < trace["size"]  # as in Flink's GROUP BY HOP
     if trace["error_class"] is None or any_size:
         assigner(trace)
@@ -17,3 +17,7 @@ def test_slice_assigners_raise_where_flinks_do(trace: dict[str, Any]) -> None:
     assert message.startswith(("size", "max_size", "slide", "step", "offset"))
     given = trace["offset"], trace["size"], trace["step"]
     assert any(f"got {value}" in message for value in given if value is not None)
+
+
+def test_slice_assigners_raise_where_flinks_do(traces: Any) -> None:
+    traces.replay(replay)

@@ -1,4 +1,8 @@
-"""InternalTimerService compared with traces of Flink's, whose callbacks register and delete timers."""
+"""InternalTimerService compared with traces of Flink's, whose callbacks register and delete timers.
+
+What runs on Spark replays all that it can in test_process_functions.py; here are the classes that only
+`timerheap.flink` has: a service over any queue, its key groups, and a manager.
+"""
 
 from __future__ import annotations
 
@@ -220,12 +224,7 @@ def closed_queues() -> Iterator[None]:
     QUEUES.close()
 
 
-@pytest.mark.parametrize(
-    ("kind", "queue_class"),
-    [(Operator, TimerQueue), (Operator, QUEUES), (ManagedOperator, TimerQueue)],
-    ids=["heap", "rocksdb", "manager"],
-)
-def test_timers_fire_as_in_flink(trace: dict[str, Any], kind: type[Operator], queue_class: Any) -> None:
+def replay(trace: dict[str, Any], kind: type[Operator], queue_class: Any) -> None:
     QUEUES.clear()
     operator = kind(trace, KeyGroupRange(0, trace["max_parallelism"] - 1), queue_class)
     for op in trace["ops"]:
@@ -255,3 +254,16 @@ def test_timers_fire_as_in_flink(trace: dict[str, Any], kind: type[Operator], qu
                 operator.check_state(state)
             case _:
                 pytest.fail(f"unknown operation {op}")
+
+
+WAYS = {
+    "heap": (Operator, TimerQueue),
+    "rocksdb": (Operator, QUEUES),
+    "manager": (ManagedOperator, TimerQueue),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_timers_fire_as_in_flink(traces: Any, way: str) -> None:
+    kind, queue_class = WAYS[way]
+    traces.replay_share(partial(replay, kind=kind, queue_class=queue_class), way)

@@ -9,7 +9,7 @@ import pytest
 from timerheap.flink.valves import CombinedWatermarkStatus
 
 
-def replay(inputs: CombinedWatermarkStatus, op: list[Any]) -> bool:
+def do(inputs: CombinedWatermarkStatus, op: list[Any]) -> bool:
     match op:
         case ["w", index, watermark, *_]:
             inputs.set_watermark(index, watermark)
@@ -20,10 +20,13 @@ def replay(inputs: CombinedWatermarkStatus, op: list[Any]) -> bool:
     return inputs.update_combined_watermark()
 
 
-def test_combined_watermarks_equal_flinks(traces: list[dict[str, Any]]) -> None:
-    for line, trace in enumerate(traces, 1):
-        inputs = CombinedWatermarkStatus(range(trace["inputs"]))
-        for step, op in enumerate(trace["ops"]):
-            changed = replay(inputs, op)
-            answer = [changed, inputs.combined_watermark, inputs.is_idle]
-            assert answer == op[-3:], f"line {line}, operation {step}: {op}"
+def replay(trace: dict[str, Any]) -> None:
+    inputs = CombinedWatermarkStatus(range(trace["inputs"]))
+    for step, op in enumerate(trace["ops"]):
+        changed = do(inputs, op)
+        answer = [changed, inputs.combined_watermark, inputs.is_idle]
+        assert answer == op[-3:], f"operation {step}: {op}"
+
+
+def test_combined_watermarks_equal_flinks(traces: Any) -> None:
+    traces.replay(replay)

@@ -65,6 +65,16 @@ class Multiplexer:
                 pytest.fail(f"unknown operation {op}")
 
 
+def replay(trace: dict[str, Any]) -> None:
+    output = Recorder()
+    multiplexed = trace["kind"] == "multiplexer"
+    subject = Multiplexer(output) if multiplexed else Generator(trace, output)
+    for step, op in enumerate(trace["ops"]):
+        subject.replay(op)
+        expected = [] if op[0] == "clock" else op[-1]
+        assert output.take() == expected, f"operation {step}: {op}"
+
+
 @pytest.mark.promises(
     "PyFlink", "supported", "WatermarkGenerator.on_event", "WatermarkGenerator.on_periodic_emit"
 )
@@ -76,12 +86,5 @@ class Multiplexer:
     "WatermarkOutput.mark_active",
     note="as in Flink's Java API",
 )
-def test_emitted_watermarks_equal_flinks(traces: list[dict[str, Any]]) -> None:
-    for line, trace in enumerate(traces, 1):
-        output = Recorder()
-        multiplexed = trace["kind"] == "multiplexer"
-        subject = Multiplexer(output) if multiplexed else Generator(trace, output)
-        for step, op in enumerate(trace["ops"]):
-            subject.replay(op)
-            expected = [] if op[0] == "clock" else op[-1]
-            assert output.take() == expected, f"line {line}, operation {step}: {op}"
+def test_emitted_watermarks_equal_flinks(traces: Any) -> None:
+    traces.replay(replay)

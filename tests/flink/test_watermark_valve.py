@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from timerheap.flink import StatusWatermarkValve
 from timerheap.watermarks import WatermarkStatus
 
 
-def replay(valve: StatusWatermarkValve, op: list[Any]) -> None:
+def do(valve: StatusWatermarkValve, op: list[Any]) -> None:
     match op:
         case ["w", channel, watermark, _]:
             valve.input_watermark(watermark, channel)
@@ -23,14 +24,17 @@ def replay(valve: StatusWatermarkValve, op: list[Any]) -> None:
             pytest.fail(f"unknown operation {op}")
 
 
+def replay(trace: dict[str, Any], restored: bool) -> None:
+    recorder = Recorder()
+    valve = StatusWatermarkValve(trace["channels"], recorder)
+    for step, op in enumerate(trace["ops"]):
+        if restored:
+            before, valve = valve._channels, StatusWatermarkValve(0, recorder)
+            valve._channels.restore(before.watermark, before._names, *before.columns())
+        do(valve, op)
+        assert recorder.take() == op[-1], f"operation {step}: {op}"
+
+
 @pytest.mark.parametrize("restored", [False, True], ids=["not restored", "restored before every operation"])
-def test_output_equals_flinks(traces: list[dict[str, Any]], restored: bool) -> None:
-    for line, trace in enumerate(traces, 1):
-        recorder = Recorder()
-        valve = StatusWatermarkValve(trace["channels"], recorder)
-        for step, op in enumerate(trace["ops"]):
-            if restored:
-                before, valve = valve._channels, StatusWatermarkValve(0, recorder)
-                valve._channels.restore(before.watermark, before._names, *before.columns())
-            replay(valve, op)
-            assert recorder.take() == op[-1], f"line {line}, operation {step}: {op}"
+def test_output_equals_flinks(traces: Any, restored: bool) -> None:
+    traces.replay(partial(replay, restored=restored), f"restored: {restored}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -126,6 +127,27 @@ class Host(KeyedProcessFunction):
         yield from self.windows.on_timer(timestamp, ctx)
 
 
+def replay(trace: dict[str, Any], whole_windows: bool) -> None:
+    host = Host(trace, whole_windows)
+    with KeyedProcessOperator(host, key_selector=lambda value: value[0]) as operator:
+        events = [*trace["input"], ["w", MAX_WATERMARK]]
+        for number, (event, expected) in enumerate(zip(events, trace["output"], strict=True)):
+            if event[0] == "r":
+                _, id_, timestamp, key, value = event
+                emitted = operator.process_element((key, id_, value), timestamp)
+                assert shown(emitted) == expected, f"event {number}"
+                continue
+            *fired, watermark = operator.process_watermark(event[1])
+            assert [["w", watermark.timestamp]] == expected[-1:], f"event {number}"
+            # Timers with equal timestamps fire in any order.
+            assert sorted(shown(fired)) == sorted(expected[:-1]), f"event {number}"
+        if trace["assigner"] != "global":
+            assert operator.num_keyed_state_entries() == 0, "state is left"
+        assert operator.num_event_time_timers() == 0, "timers are left"
+        assert operator.num_processing_time_timers() == 0, "timers are left"
+    assert host.windows.num_late_records_dropped == 0
+
+
 @pytest.mark.parametrize("whole_windows", [True, False], ids=["elements", "accumulators"])
 @pytest.mark.promises(
     "PyFlink",
@@ -156,24 +178,5 @@ class Host(KeyedProcessFunction):
     "WindowOperator.on_timer",
     note="as in Flink's Java API",
 )
-def test_results_equal_flinks(traces: list[dict[str, Any]], whole_windows: bool) -> None:
-    for line, trace in enumerate(traces, 1):
-        where = f"line {line}: {trace['assigner']}, {trace['trigger']}"
-        host = Host(trace, whole_windows)
-        with KeyedProcessOperator(host, key_selector=lambda value: value[0]) as operator:
-            events = [*trace["input"], ["w", MAX_WATERMARK]]
-            for number, (event, expected) in enumerate(zip(events, trace["output"], strict=True)):
-                if event[0] == "r":
-                    _, id_, timestamp, key, value = event
-                    emitted = operator.process_element((key, id_, value), timestamp)
-                    assert shown(emitted) == expected, f"{where}, event {number}"
-                    continue
-                *fired, watermark = operator.process_watermark(event[1])
-                assert [["w", watermark.timestamp]] == expected[-1:], f"{where}, event {number}"
-                # Timers with equal timestamps fire in any order.
-                assert sorted(shown(fired)) == sorted(expected[:-1]), f"{where}, event {number}"
-            if trace["assigner"] != "global":
-                assert operator.num_keyed_state_entries() == 0, f"{where}: state is left"
-            assert operator.num_event_time_timers() == 0, f"{where}: timers are left"
-            assert operator.num_processing_time_timers() == 0, f"{where}: timers are left"
-        assert host.windows.num_late_records_dropped == 0
+def test_results_equal_flinks(traces: Any, whole_windows: bool) -> None:
+    traces.replay(partial(replay, whole_windows=whole_windows), f"whole windows: {whole_windows}")

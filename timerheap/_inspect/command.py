@@ -15,11 +15,11 @@ from timerheap._inspect.one_key import page, print_key, read_key
 from timerheap._inspect.report import report
 from timerheap._local_spark import CORES, local_spark
 from timerheap.spark import read_checkpoint
-from timerheap.spark._state.checkpoint_reader import FORMAT_VERSION, find_operators
+from timerheap.spark._state.stored_operators import FORMAT_VERSION, find_operators
 
 
-def inspect(
-    checkpoint: str, operator: int | None, batch: int | None, picture: Path | None, console: Console
+def inspect_operators(
+    checkpoint: str, operator: str | None, batch: int | None, picture: Path | None, console: Console
 ) -> None:
     """Show what an operator of a checkpoint holds, by default all, after a micro-batch, by default the last.
 
@@ -27,8 +27,8 @@ def inspect(
     """
     with _spark(console) as spark:
         operators = [each.number for each in find_operators(spark, checkpoint)]
-        for number in operators if operator is None else [operator]:
-            state = read_checkpoint(spark, checkpoint, number, batch_id=batch)
+        for each in operators if operator is None else [_name_or_number(operator)]:
+            state = read_checkpoint(spark, checkpoint, each, batch_id=batch)
             report(state, console)
             if picture is not None:
                 from timerheap._inspect.report import plot  # which needs matplotlib
@@ -41,7 +41,7 @@ def inspect(
 
 def inspect_key(
     checkpoint: str,
-    operator: int | None,
+    operator: str | None,
     batch: int | None,
     key: dict[str, str],
     history: int,
@@ -53,10 +53,11 @@ def inspect_key(
     key: the value of each key column, as text
     history: how many micro-batches to look back
     form: "text", for the console, or "json" or "html", for standard output
-    ValueError: as in `inspect`, or if `key` does not name the key columns, or `operator` must
+    ArgumentValueError: as in `inspect_operators`, or if `key` does not name the key columns, or there are
+        several operators and `operator` names none
     """
     with _spark(console) as spark:
-        last = read_checkpoint(spark, checkpoint, operator, batch_id=batch)
+        last = read_checkpoint(spark, checkpoint, _name_or_number(operator), batch_id=batch)
         (found,) = [each for each in find_operators(spark, checkpoint) if each.number == last.operator_id]
         first = max(found.first_batch, last.batch_id - history)
         states = []
@@ -68,6 +69,10 @@ def inspect_key(
         print_key(of_key, console)
     else:
         print(of_key.to_json() if form == "json" else page(of_key))
+
+
+def _name_or_number(operator: str | None) -> str | int | None:
+    return int(operator) if operator is not None and operator.isdecimal() else operator
 
 
 @contextmanager

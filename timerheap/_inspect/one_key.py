@@ -17,9 +17,12 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.text import Text
 
-from timerheap._inspect import printable
+from timerheap._inspect import escaped, printable
+from timerheap._inspect.channels import judged, utc_millis
+from timerheap.errors import ArgumentValueError
 from timerheap.spark import CheckpointState
 from timerheap.spark._compat import without_globs
+from timerheap.spark._state.checkpoint_survey import numbered_operator
 
 _SIMILAR = 10_000  # keys to look through
 _SOON = timedelta(minutes=10)  # a query whose last micro-batch is older may have stopped
@@ -54,6 +57,7 @@ class KeyReport:
 
     checkpoint: str
     operator: int
+    operator_name: str | None
     key: dict[str, str]
     key_types: dict[str, str]
     read_at: int
@@ -66,33 +70,33 @@ class KeyReport:
     def to_json(self) -> str:
         """Return everything, with what `waits_for` and `changes` say of it."""
         found = asdict(self) | {"waits_for": list(waits_for(self))}
-        found["changes"] = {str(after.batch_id): texts for after, texts in changes(self)}
-        return json.dumps(found, indent=2, ensure_ascii=False)
+        found["changes"] = {str(after.batch_id): texts for after, texts in changes_of_key(self)}
+        return escaped(json.dumps(found, indent=2, ensure_ascii=False))
 
 
 def read_key(spark: SparkSession, states: list[CheckpointState], key: Mapping[str, str]) -> KeyReport:
     """Read what the states hold, of micro-batches from the oldest to the last, of a key given as text.
 
-    Raises ValueError if the key does not name the key columns.
+    Raises ArgumentValueError if the key does not name the key columns.
     """
     last = states[-1]
     if set(key) != set(last.key):
         wanted = (
             " ".join(f"--key {name}=VALUE" for name in last.key) or "no --key: the query has no key columns"
         )
-        raise ValueError(f"--key must be given once for each key column, here {wanted}; got {dict(key)}")
-    moments = [_moment(spark, state, key) for state in states]
-    channels = [
-        {name: millis(value) if isinstance(value, datetime) else value for name, value in row.items()}
-        for row in last.watermarks().toArrow().to_pylist()
-    ]
-    timers = _numbered(last.timers(), last.key)
+        raise ArgumentValueError(
+            f"--key must be given once for each key column, here {wanted}; got {dict(key)}"
+        )
+    moments = [_moment_of_key(spark, state, key) for state in states]
+    channels = judged(last.watermarks().toArrow().to_pylist())
+    timers = _with_numbered_keys(last.timers(), last.key)
     found = KeyReport(
         last.checkpoint,
         last.operator_id,
+        last.name,
         dict(key),
         dict(zip(last.key, (type_ for _, type_ in timers.dtypes), strict=False)),
-        millis(datetime.now(UTC)),
+        utc_millis(datetime.now(UTC)),
         last.groups().agg(F.sum("late_rows")).first()[0] or 0,  # type: ignore[index]
         channels,
         moments[-1],
@@ -103,31 +107,33 @@ def read_key(spark: SparkSession, states: list[CheckpointState], key: Mapping[st
     return found
 
 
-def _numbered(df: DataFrame, key: list[str]) -> DataFrame:
+def _with_numbered_keys(df: DataFrame, key: list[str]) -> DataFrame:
     """Return a DataFrame whose key columns are k0, k1 ...: Spark cannot find all names that keys may have."""
     return df.toDF(*(f"k{n}" for n in range(len(key))), *df.columns[len(key) :])
 
 
-def _text(number: int) -> Any:
+def _as_text(number: int) -> Any:
     return F.coalesce(F.col(f"k{number}").cast("string"), F.lit("null"))
 
 
-def _moment(spark: SparkSession, state: CheckpointState, key: Mapping[str, str]) -> Moment:
+def _moment_of_key(spark: SparkSession, state: CheckpointState, key: Mapping[str, str]) -> Moment:
     """Read one micro-batch, in one job of Spark for all tables."""
     waiting = state.buffered_rows()
     names = {"timers": state.timers(), **{f"state {name}": state.state(name) for name in state.states}}
-    tables = {name: _numbered(df, state.key) for name, df in names.items()}
+    tables = {name: _with_numbered_keys(df, state.key) for name, df in names.items()}
     if set(state.key) <= set(waiting.columns):  # not if an expression without a name is the key
         others = [F.col(f"`{name}`") for name in waiting.columns if name not in state.key]
         shown = waiting.select(*(F.col(f"`{name}`") for name in state.key), *others)
-        tables["rows"] = _numbered(shown, state.key)
+        tables["rows"] = _with_numbered_keys(shown, state.key)
     parts = []
     for name, df in tables.items():
-        mine = reduce(lambda a, b: a & b, (_text(n) == key[k] for n, k in enumerate(state.key)), F.lit(True))
+        mine = reduce(
+            lambda a, b: a & b, (_as_text(n) == key[k] for n, k in enumerate(state.key)), F.lit(True)
+        )
         columns = F.struct(*(F.col(f"`{column}`") for column in df.columns[len(state.key) :]))
         parts.append(df.where(mine).select(F.lit(name), F.to_json(columns, {"ignoreNullFields": "false"})))
     mark = state.watermarks().toArrow().column("query_watermark")[0].as_py()
-    found = Moment(state.batch_id, _began(spark, state), None if mark is None else millis(mark))
+    found = Moment(state.batch_id, _began(spark, state), None if mark is None else utc_millis(mark))
     for name, text in reduce(lambda a, b: a.unionAll(b), parts).collect():
         row = json.loads(text)
         if name == "rows":
@@ -144,11 +150,6 @@ def _moment(spark: SparkSession, state: CheckpointState, key: Mapping[str, str])
     return found
 
 
-def millis(time: datetime) -> int:
-    """Return a time as epoch ms."""
-    return round(time.timestamp() * 1000)
-
-
 def _began(spark: SparkSession, state: CheckpointState) -> int | None:
     """Return when Spark planned the micro-batch; None if its log has gone."""
     path = f"{without_globs(state.checkpoint)}/offsets/{state.batch_id}"
@@ -162,10 +163,10 @@ def _began(spark: SparkSession, state: CheckpointState) -> int | None:
 def _similar(state: CheckpointState, key: Mapping[str, str]) -> list[str]:
     """Return keys that resemble the one that was not found."""
     tables = [state.timers(), *map(state.state, state.states)]
-    texts = F.concat_ws(", ", *map(_text, range(len(state.key))))
+    texts = F.concat_ws(", ", *map(_as_text, range(len(state.key))))
     known: dict[str, str] = {}
     for df in tables:
-        for row in _numbered(df, state.key).select(texts).distinct().limit(_SIMILAR).collect():
+        for row in _with_numbered_keys(df, state.key).select(texts).distinct().limit(_SIMILAR).collect():
             known.setdefault(row[0].strip().casefold(), row[0])
     wanted = ", ".join(key.values()).strip().casefold()
     return [known[each] for each in get_close_matches(wanted, known, cutoff=0.6)]
@@ -230,15 +231,21 @@ def _unknown(found: KeyReport) -> Iterator[str]:
 
 
 def _held(found: KeyReport) -> Iterator[str]:
-    for channel in [channel for channel in found.channels if channel["holds"]][:5]:
-        name = f"{channel['channel_column'] or 'channel'} {channel['channel']}"
-        name = "the rows of the query" if channel["channel"] is None else f"the channel {name}"
+    for channel in [channel for channel in judged(found.channels) if channel["holds"]][:5]:
+        name = _rows_of(channel)
         side = "" if channel["input"] in ("df", "spark") else f" of input {channel['input']}"
         last = channel.get("last_row")
         if channel["input"] == "spark":
             yield "The watermark is Spark's own: it advances with the rows of withWatermark()."
+        elif channel["input"] == "operators":
+            yield "The watermark is that of the operators before this one, whose results it processes."
         elif last is None:
             yield f"The watermark is held by {name}{side}, from which no row has arrived yet."
+        elif not channel["to_blame"]:
+            yield (
+                f"The watermark is that of {name}{side}, the lowest. Nothing is wrong there: only channels "
+                "whose times are ahead of the clock are far before it."
+            )
         else:
             behind = channel["behind_ms"] or 0
             others = f" It is {duration(behind)} behind the furthest channel." if behind else ""
@@ -248,6 +255,11 @@ def _held(found: KeyReport) -> Iterator[str]:
                 f"{others} What advances the watermark is a newer row there, or a strategy with_idleness or "
                 "with_wall_clock, if the query has had a clock from its first start."
             )
+
+
+def _rows_of(channel: Mapping[str, Any]) -> str:
+    name = f"{channel['channel_column'] or 'channel'} {channel['channel']}"
+    return "the rows of the query" if channel["channel"] is None else f"the channel {name}"
 
 
 def _wrong_unit(due: int, reference: int | None) -> Iterator[str]:
@@ -268,18 +280,20 @@ def _wrong_zone(found: KeyReport) -> Iterator[str]:
         ahead = newest - last
         halves = round(ahead / (_HOUR / 2))
         if halves and abs(halves) <= 28 and abs(ahead - halves * _HOUR / 2) < 120_000:
+            where = "ahead of" if ahead > 0 else "behind"
             yield (
-                f"Event times are {duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the clock "
-                "at which the last row arrived, nearly whole half-hours: a time zone may be wrong."
+                f"Event times of {_rows_of(channel)} are {duration(abs(ahead))} {where} the clock at which "
+                "the last row arrived, nearly whole half-hours: a time zone may be wrong."
             )
         elif ahead > 600_000:
             yield (
-                f"The newest event time is {duration(ahead)} ahead of the clock when its row arrived: such a "
-                "row advances the watermark, and rows of the present are then late. See with_max_ahead()."
+                f"The newest event time of {_rows_of(channel)} is {duration(ahead)} ahead of the clock when "
+                "its row arrived: such a row advances the watermark, and rows of the present are then late. "
+                "See with_max_ahead()."
             )
 
 
-def changes(found: KeyReport) -> Iterator[tuple[Moment, list[str]]]:
+def changes_of_key(found: KeyReport) -> Iterator[tuple[Moment, list[str]]]:
     """Yield, for each micro-batch of the history after the first, what has changed in it."""
     for before, after in zip(found.history, found.history[1:], strict=False):
         texts = []
@@ -322,7 +336,7 @@ def duration(millis: int) -> str:
     return f"{millis} ms" if abs(millis) < 1000 else str(timedelta(seconds=millis // 1000))
 
 
-def _parts(found: KeyReport) -> Iterator[tuple[str, list[str]]]:
+def _parts_of_report(found: KeyReport) -> Iterator[tuple[str, list[str]]]:
     """Yield what both views show: the heads and the lines of their parts."""
     now = found.now
     yield "Why has it not fired?", list(waits_for(found))
@@ -343,19 +357,20 @@ def _parts(found: KeyReport) -> Iterator[tuple[str, list[str]]]:
         [
             f"{after.batch_id} (began {moment(after.began)}, watermark {moment(after.watermark)}): "
             + ("; ".join(texts) or "nothing")
-            for after, texts in changes(found)
+            for after, texts in changes_of_key(found)
         ],
     )
 
 
 def _title(found: KeyReport) -> str:
     key = ", ".join(f"{name}={value}" for name, value in found.key.items())
-    return f"Key {key}, operator {found.operator}, after micro-batch {found.now.batch_id}"
+    operator = numbered_operator(found.operator, found.operator_name)
+    return f"Key {key}, {operator}, after micro-batch {found.now.batch_id}"
 
 
 def print_key(found: KeyReport, console: Console) -> None:
     console.print(Text(printable(_title(found)), "bold"), soft_wrap=True)
-    for head, lines in _parts(found):
+    for head, lines in _parts_of_report(found):
         if lines:
             console.print(Text(f"\n{head}"))
             for line in lines[-_MOST:] if "changed" in head else lines[:_MOST]:
@@ -365,20 +380,25 @@ def print_key(found: KeyReport, console: Console) -> None:
 
 
 def page(found: KeyReport) -> str:
-    """Return a static page of HTML."""
-    title = escape(_title(found))
+    """Return a static page of HTML, without characters that command a terminal."""
+    title = _escaped(_title(found))
     sections = []
-    for head, lines in _parts(found):
+    for head, lines in _parts_of_report(found):
         if lines:
-            items = "".join(f"<li><code>{escape(line)}</code></li>" for line in lines)
+            items = "".join(f"<li><code>{_escaped(line)}</code></li>" for line in lines)
             sections.append(f"<h2>{escape(head)}</h2><ul>{items}</ul>")
     timeline = f"<h2>Timers and watermark</h2>{_timeline(found)}" if len(found.history) > 1 else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{title}</h1><p>{escape(found.checkpoint)}, read "
+        f"<style>{_STYLE}</style></head><body><h1>{title}</h1><p>{_escaped(found.checkpoint)}, read "
         f"{moment(found.read_at)}</p>{sections[0] if sections else ''}{timeline}{''.join(sections[1:])}"
         "</body></html>\n"
     )
+
+
+def _escaped(data: str) -> str:
+    """Return data as text of HTML, which may be read in a terminal, too."""
+    return escape(printable(data))
 
 
 def _timeline(found: KeyReport) -> str:

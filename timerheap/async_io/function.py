@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
+from timerheap.errors import ArgumentTypeError, UnsupportedError
 from timerheap.functions import RuntimeContext
 
 IN = TypeVar("IN")
@@ -68,15 +69,15 @@ class _Call(AsyncFunction[IN, OUT]):
 
 
 def as_async_function(function: object) -> AsyncFunction[Any, Any]:
-    """Return a coroutine function or an `AsyncFunction` as the latter; otherwise raise a TypeError."""
+    """Return a coroutine function or an `AsyncFunction` as the latter, or raise an ArgumentTypeError."""
     if isinstance(function, type):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"function must be an instance, got the class {function.__name__}; "
             f"pass {function.__name__}() instead"
         )
     call = function.async_invoke if isinstance(function, AsyncFunction) else function
     if not any(map(inspect.iscoroutinefunction, (call, type(call).__call__))):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"function must be a coroutine function or an AsyncFunction, got {call!r}; "
             "write it with 'async def' and 'return'"
         )
@@ -94,7 +95,7 @@ class Stateless(RuntimeContext):
     """The context of a function whose stream is not keyed."""
 
     def _refuse(self, state_descriptor: object = None) -> NoReturn:
-        raise NotImplementedError(
+        raise UnsupportedError(
             "state must not be used in an AsyncFunction, because its stream is not keyed; "
             "keep it in a KeyedProcessFunction before or after"
         )
@@ -103,8 +104,8 @@ class Stateless(RuntimeContext):
     get_max_number_of_parallel_subtasks = _refuse
 
     def get_metrics_group(self) -> NoReturn:
-        """Raise NotImplementedError: the results have no column for metrics."""
-        raise NotImplementedError(
+        """Raise UnsupportedError: the results have no column for metrics."""
+        raise UnsupportedError(
             "get_metrics_group is not supported in an AsyncFunction; count in a KeyedProcessFunction before "
             "or after"
         )

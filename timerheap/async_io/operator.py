@@ -11,6 +11,7 @@ from typing import Any, Generic
 from timerheap._arguments import Length, int64, not_negative, positive_int
 from timerheap.async_io.function import IN, OUT, AsyncFunction, Stateless, as_async_function, finished
 from timerheap.async_io.retry import NO_RETRY_STRATEGY, AsyncRetryStrategy
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.watermarks.output import StreamRecord, Watermark
 
 QueueElement = StreamRecord[Any] | Watermark
@@ -19,9 +20,11 @@ _SHOWN = 500  # the most characters of an element to show in a note
 
 
 def listed(results: Iterable[OUT]) -> list[OUT]:
-    """Return an element's results as a list; raise a TypeError if they are not a collection."""
+    """Return an element's results as a list; raise an ArgumentTypeError if they are not a collection."""
     if isinstance(results, (str, bytes)) or not isinstance(results, Iterable):
-        raise TypeError(f"results must be a list, got {results!r}; return [] where there are no results")
+        raise ArgumentTypeError(
+            f"results must be a list, got {results!r}; return [] where there are no results"
+        )
     return list(results)
 
 
@@ -123,7 +126,7 @@ class AsyncWaitOperator(Generic[IN, OUT]):
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If an argument is invalid.
 
     Notes
@@ -167,12 +170,14 @@ class AsyncWaitOperator(Generic[IN, OUT]):
         self._capacity = positive_int("capacity", capacity)
         self._timeout = None if timeout is None else not_negative("timeout", timeout)
         if self._timeout == 0:
-            raise ValueError(f"timeout must be 1 ms or more, got {timeout!r}; pass None for no timeout")
+            raise ArgumentValueError(
+                f"timeout must be 1 ms or more, got {timeout!r}; pass None for no timeout"
+            )
         if not isinstance(ordered, bool):
-            raise TypeError(f"ordered must be True or False, got {ordered!r}")
+            raise ArgumentTypeError(f"ordered must be True or False, got {ordered!r}")
         self._ordered = ordered
         if retry is not None and not isinstance(retry, AsyncRetryStrategy):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"retry must be an AsyncRetryStrategy, got {retry!r}; pass AsyncRetryStrategy.fixed_delay"
                 "(max_attempts=3, backoff_time_millis=100, exception_predicate=has_exception_predicate)"
             )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from timerheap._arguments import Length, positive, positive_int
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 
 ResultPredicate = Callable[[list[Any]], bool]
 ExceptionPredicate = Callable[[Exception], bool]
@@ -60,7 +61,9 @@ class RetryPredicate(AsyncRetryPredicate):
         given = {"result_predicate": result_predicate, "exception_predicate": exception_predicate}
         for argument, value in given.items():
             if value is not None and not callable(value):
-                raise TypeError(f"{argument} must be a function that returns whether to retry, got {value!r}")
+                raise ArgumentTypeError(
+                    f"{argument} must be a function that returns whether to retry, got {value!r}"
+                )
         self._result_predicate = result_predicate
         self._exception_predicate = exception_predicate
 
@@ -162,7 +165,7 @@ class _Bounded(AsyncRetryStrategy):
     ) -> None:
         self._max_attempts = positive_int("max_attempts", max_attempts)
         if result_predicate is None and exception_predicate is None:
-            raise ValueError(
+            raise ArgumentValueError(
                 "result_predicate or exception_predicate must be a function, got None for both, which would "
                 "never retry; pass one, such as exception_predicate=has_exception_predicate"
             )
@@ -235,9 +238,9 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
         self._initial_delay = positive("initial_delay", initial_delay)
         self._max_retry_delay = positive("max_retry_delay", max_retry_delay)
         if not isinstance(multiplier, (int, float)) or isinstance(multiplier, bool):
-            raise TypeError(f"multiplier must be a number, got {multiplier!r}")
+            raise ArgumentTypeError(f"multiplier must be a number, got {multiplier!r}")
         if not 0 < multiplier < math.inf:
-            raise ValueError(f"multiplier must be more than 0 and finite, got {multiplier!r}")
+            raise ArgumentValueError(f"multiplier must be more than 0 and finite, got {multiplier!r}")
         self._multiplier = multiplier
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:

@@ -1,8 +1,8 @@
 """Flink's runtime classes: timer queues, timer services, clocks, key groups, valves and operators.
 
 Experimental: the names may change in any release. For porting code of Flink's runtime; the rest
-of timerheap does not use them. To test a function, use `timerheap.testing.ProcessTester`, which runs it as on
-Spark.
+of timerheap does not use them, and shares with them the code that decides. To test a function, use
+`timerheap.testing.ProcessTester`, which checks the types of rows and results, too.
 """
 
 import typing

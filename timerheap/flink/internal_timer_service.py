@@ -8,7 +8,8 @@ from typing import Generic, NamedTuple, Protocol
 
 from timerheap._arguments import int64, positive_int
 from timerheap._contents import KeyContext
-from timerheap.flink.processing_time import Cancellable, ProcessingTimeService
+from timerheap.errors import ArgumentValueError
+from timerheap.flink.processing_time import ProcessingTimeService, WakeUp
 from timerheap.flink.timer_queue import InternalTimer, K, KeyedTimerQueue, N, TimerQueue, all_or_none
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
@@ -48,7 +49,7 @@ class InternalTimerService(Generic[K, N]):
 
     Raises
     ------
-    ValueError
+    ArgumentValueError
         If both queues are the same object.
 
     Notes
@@ -87,7 +88,9 @@ class InternalTimerService(Generic[K, N]):
         processing_time_timers: KeyedTimerQueue[K, N] | None = None,
     ) -> None:
         if event_time_timers is not None and event_time_timers is processing_time_timers:
-            raise ValueError("event_time_timers and processing_time_timers must be two queues, got one twice")
+            raise ArgumentValueError(
+                "event_time_timers and processing_time_timers must be two queues, got one twice"
+            )
         self.key_context: KeyContext[K] = KeyContext() if key_context is None else key_context
         self._triggerable = triggerable
         self._clock = processing_time_service
@@ -97,8 +100,8 @@ class InternalTimerService(Generic[K, N]):
         )
         self._current_watermark = MIN_WATERMARK
         self._output_watermark = MIN_WATERMARK
-        self._next_wake_up: Cancellable | None = None
-        self._wake_up_for_head()
+        self._wake_up = WakeUp(processing_time_service, self._first, self._fire_processing_time)
+        self._wake_up.for_first()
 
     def current_processing_time(self) -> int:
         """Return the time of the clock, epoch milliseconds."""
@@ -120,7 +123,7 @@ class InternalTimerService(Generic[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError
             As for the queue: if the timestamp is not an int64, or the queue rejects the key or namespace.
         """
         self.event_time_timers.add((timestamp, self.key_context.current_key, namespace))
@@ -130,7 +133,7 @@ class InternalTimerService(Generic[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError
             As for `register_event_time_timer`.
         RuntimeError
             If the clock is shut down; the timer is then not registered.
@@ -138,7 +141,7 @@ class InternalTimerService(Generic[K, N]):
         timer = timestamp, self.key_context.current_key, namespace
         if self.processing_time_timers.add(timer) and timestamp < MAX_WATERMARK:  # which never passes
             try:
-                self._wake_up_at(timestamp)
+                self._wake_up.for_first()
             except BaseException:
                 self.processing_time_timers.remove(timer)
                 raise
@@ -148,7 +151,7 @@ class InternalTimerService(Generic[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError
             As for `register_event_time_timer`.
         """
         self.event_time_timers.remove((timestamp, self.key_context.current_key, namespace))
@@ -158,7 +161,7 @@ class InternalTimerService(Generic[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError
             As for `register_event_time_timer`.
         """
         self.processing_time_timers.remove((timestamp, self.key_context.current_key, namespace))
@@ -176,7 +179,7 @@ class InternalTimerService(Generic[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If `watermark` is not an int64.
         Exception
             If a callback raises; the remaining timers fire at the next advance.
@@ -206,7 +209,7 @@ class InternalTimerService(Generic[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError, Exception
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError, Exception
             As for `advance_watermark`, or if `limit` is not an int of 1 or more.
 
         Examples
@@ -255,7 +258,7 @@ class InternalTimerService(Generic[K, N]):
 
         Raises
         ------
-        ValueError
+        ArgumentValueError
             If the queues do not own the key group.
         """
         return InternalTimersSnapshot(
@@ -271,7 +274,7 @@ class InternalTimerService(Generic[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError
             As for `register_event_time_timer`, or if the queues do not own the key group of a key; no timer
             is then added.
         RuntimeError
@@ -281,7 +284,7 @@ class InternalTimerService(Generic[K, N]):
             (self.event_time_timers, snapshot.event_time_timers),
             (self.processing_time_timers, snapshot.processing_time_timers),
         ):
-            self._wake_up_for_head()
+            self._wake_up.for_first()
 
     def _advance(self, watermark: int, limit: int | None) -> int:
         """Fire at most `limit` timers and return the number fired."""
@@ -310,24 +313,12 @@ class InternalTimerService(Generic[K, N]):
             fired += 1
         return fired
 
-    def _on_processing_time(self, timestamp: int) -> None:
-        self._next_wake_up = None  # a callback may register a timer that sets it again
-        try:
-            self._fire(self.processing_time_timers, timestamp, self._triggerable.on_processing_time, None)
-        finally:
-            if self._next_wake_up is None and not self._clock.is_terminated():
-                self._wake_up_for_head()
+    def _fire_processing_time(self, time: int) -> None:
+        self._fire(self.processing_time_timers, time, self._triggerable.on_processing_time, None)
 
-    def _wake_up_for_head(self) -> None:
+    def _first(self) -> int | None:
         head = self.processing_time_timers.peek()
-        if head is not None:
-            self._wake_up_at(head.timestamp)
-
-    def _wake_up_at(self, timestamp: int) -> None:
-        replaced = self._next_wake_up
-        self._next_wake_up = self._clock.register_timer(timestamp, self._on_processing_time)
-        if replaced is not None:
-            replaced.cancel()
+        return None if head is None else head.timestamp
 
     def _for_each(self, timers: KeyedTimerQueue[K, N], consumer: Callable[[N, int], object]) -> None:
         for timer in timers:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from timerheap.errors import ArgumentRangeError, ArgumentTypeError, ArgumentValueError
 from timerheap.hashing import murmur3
 
 _U32 = 0xFFFFFFFF
@@ -61,11 +62,11 @@ def java_hash_code(key: object, java_type: str | None = None) -> int:
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If the key is not of that type or, without `java_type`, of none of the types above.
-    OverflowError
+    ArgumentRangeError
         If an int is out of the type's range.
-    ValueError
+    ArgumentValueError
         If `java_type` is unknown, or a tuple or a char has the wrong length.
 
     Notes
@@ -90,7 +91,7 @@ def _hash_by_base_type(key: object) -> int:
             return hasher(key)
     if hasattr(key, "__index__"):
         return _hash_long(key)
-    raise TypeError(
+    raise ArgumentTypeError(
         f"key must be a bool, int, float, str or a tuple of these to have a Java hash code, got {key!r} "
         f"of type {type(key).__name__}"
     )
@@ -104,13 +105,17 @@ def _java_hasher(java_type: str) -> _JavaHasher:
     if arguments and name in ("tuple", f"tuple{len(arguments)}"):
         return _tuple_hasher(java_type, [_java_hasher(argument) for argument in arguments])
     known = ", ".join(_JAVA_HASHERS)
-    raise ValueError(f"java_type must be one of {known}, or like tuple2<long,string>; got {java_type!r}")
+    raise ArgumentValueError(
+        f"java_type must be one of {known}, or like tuple2<long,string>; got {java_type!r}"
+    )
 
 
 def _tuple_hasher(java_type: str, fields: Sequence[_JavaHasher]) -> _JavaHasher:
     def hash_typed_tuple(key: Any) -> int:
         if len(_expect(tuple, key, f"key must be a Java {java_type}")) != len(fields):
-            raise ValueError(f"key must have {len(fields)} fields to be a Java {java_type}, got {key!r}")
+            raise ArgumentValueError(
+                f"key must have {len(fields)} fields to be a Java {java_type}, got {key!r}"
+            )
         return _fold_hash_codes(
             0 if field is None else hasher(field) for hasher, field in zip(fields, key, strict=True)
         )
@@ -155,7 +160,7 @@ def _hash_string(key: Any) -> int:
 def _hash_char(key: Any) -> int:
     units = _utf16_units(_expect(str, key, "key must be a Java char"))
     if len(units) != 1:
-        raise ValueError(f"key must be one UTF-16 unit to be a Java char, got {key!r}")
+        raise ArgumentValueError(f"key must be one UTF-16 unit to be a Java char, got {key!r}")
     return units[0]
 
 
@@ -181,26 +186,26 @@ def _parse_type(text: str) -> tuple[str, list[str]]:
 
 
 def _expect(types: type | tuple[type, ...], value: Any, wanted: str) -> Any:
-    """Return a value of these types, or raise a TypeError that begins with `wanted`."""
+    """Return a value of these types, or raise an ArgumentTypeError that begins with `wanted`."""
     if not isinstance(value, types):
-        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+        raise ArgumentTypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
     return value
 
 
 def _sized_int(value: Any, wanted: str, bits: int) -> int:
     """Return a value that is an int of so many bits, or raise an error that begins with `wanted`."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+        raise ArgumentTypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
     number = index(value)
     if not -(1 << bits - 1) <= number < 1 << bits - 1:
-        raise OverflowError(f"{wanted}, which has {bits} bits, got {value!r}")
+        raise ArgumentRangeError(f"{wanted}, which has {bits} bits, got {value!r}")
     return number
 
 
 def _real(value: Any, wanted: str) -> float:
     """Convert a value to a float, and any NaN to the one NaN that Java uses."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+        raise ArgumentTypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
     number = float(value)
     return math.nan if math.isnan(number) else number
 

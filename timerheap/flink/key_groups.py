@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerheap._arguments import instance, integer, integer_within
+from timerheap.errors import ArgumentValueError
 from timerheap.flink.java_hashes import java_hash_code, murmur_hash, murmur_hashes
 
 _MAX_PARALLELISM_LIMIT = 1 << 15
@@ -40,7 +41,7 @@ class KeyGroupRange:
 
     Raises
     ------
-    ValueError
+    ArgumentValueError
         If the range is invalid.
 
     Notes
@@ -63,7 +64,7 @@ class KeyGroupRange:
         start = integer_within("start_key_group", self.start_key_group, 0, _MAX_PARALLELISM_LIMIT - 1)
         end = integer_within("end_key_group", self.end_key_group, -1, _MAX_PARALLELISM_LIMIT - 1)
         if end < start and (start, end) != (0, -1):
-            raise ValueError(f"end_key_group must not be below start_key_group={start}, got {end}")
+            raise ArgumentValueError(f"end_key_group must not be below start_key_group={start}, got {end}")
 
     def __contains__(self, key_group: object) -> bool:
         try:
@@ -103,7 +104,7 @@ def assign_to_key_group(key: object, max_parallelism: int, java_type: str | None
 
     Raises
     ------
-    TypeError, ValueError, OverflowError
+    ArgumentTypeError, ArgumentValueError, ArgumentRangeError
         If the key has no such Java type, or `max_parallelism` is out of range.
 
     Notes
@@ -144,7 +145,7 @@ def compute_key_group_range_for_operator_index(
 
     Raises
     ------
-    ValueError
+    ArgumentValueError
         If not ``0 <= operator_index < parallelism <= max_parallelism <= 32768``.
 
     Examples
@@ -191,7 +192,9 @@ class OwnedKeyGroups:
         owned = every if key_group_range is None else key_group_range
         instance("key_group_range", owned, KeyGroupRange)
         if owned.intersection(every) != owned:
-            raise ValueError(f"key_group_range must lie below max_parallelism={max_parallelism}, got {owned}")
+            raise ArgumentValueError(
+                f"key_group_range must lie below max_parallelism={max_parallelism}, got {owned}"
+            )
         self.max_parallelism = max_parallelism
         self.range = owned
         self._first, self._last = owned.start_key_group, owned.end_key_group
@@ -201,10 +204,10 @@ class OwnedKeyGroups:
         self._is_javas = hash_code is java_hash_code
 
     def of(self, key: Any) -> int:
-        """Compute the key group of a key; raise a ValueError if the key group is not owned."""
+        """Compute the key group of a key; raise an ArgumentValueError if the key group is not owned."""
         key_group = murmur_hash(self._code_of(key)) % self.max_parallelism
         if not self._first <= key_group <= self._last:
-            raise ValueError(f"key must belong to {self.range}, got {key!r} of key group {key_group}")
+            raise ArgumentValueError(f"key must belong to {self.range}, got {key!r} of key group {key_group}")
         return key_group
 
     def of_many(self, keys: Sequence[Any]) -> npt.NDArray[np.uint32]:
@@ -228,5 +231,5 @@ class OwnedKeyGroups:
         if type(key) is str:
             return index(self._hash_code_of_str(key)) & _U32
         if key != key:
-            raise ValueError(f"key must equal itself to be found again, got {key!r}")
+            raise ArgumentValueError(f"key must equal itself to be found again, got {key!r}")
         return index(self._hash_code(key)) & _U32

@@ -7,7 +7,7 @@ from copy import deepcopy
 from importlib.util import find_spec
 from typing import Any
 
-from timerheap._contents import WHOLE, DictEntries, KeyContext, ValueTypes, WholeValues
+from timerheap._contents import WHOLE, CurrentKey, DictEntries, ValueTypes, WholeValues
 from timerheap._native._core import set_item
 from timerheap._states import KeyedRuntimeContext
 from timerheap._values import ArrowTypes
@@ -94,7 +94,7 @@ class MemoryRuntimeContext(KeyedRuntimeContext):
     A struct is returned as a tuple with named fields. Without pyarrow values are copied, and not checked.
     """
 
-    def __init__(self, key_context: KeyContext[Any], max_parallelism: int = 128) -> None:
+    def __init__(self, key_context: CurrentKey, max_parallelism: int = 128) -> None:
         types: ValueTypes = (
             _CopyingTypes() if find_spec("pyarrow") is None else ArrowTypes(_ChangeableRow.of, NamedRow.of)
         )

@@ -1,187 +1,193 @@
-"""Operators that run process functions in this process, without Spark."""
+"""Operators that run process functions in this process, without Spark.
+
+The function runs on what runs it on Spark: the loop over rows and timers, the timer service and the heap are
+the same native code. Here are the keys, which need no type, the output, and a clock that calls.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
+
+import numpy as np
 
 from timerheap._arguments import instance, int64
-from timerheap._contents import DictEntries, KeyContext, RowClock, WholeMaps
-from timerheap._moments import epoch_millis
+from timerheap._contents import DictEntries, WholeValues
+from timerheap._expiry import RowClock
+from timerheap._key_timers import KeyTimers, KeyTimerService, Names
+from timerheap._native._core import (
+    CurrentKey,
+    KnownKeys,
+    NamedTimerHeap,
+    RecordColumns,
+    RowLoop,
+    RowSource,
+    TimerChanges,
+)
+from timerheap._row_context import RowFunctionContext
 from timerheap._values import records
-from timerheap.flink.internal_timer_service import InternalTimerService
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
+from timerheap.flink.key_groups import compute_key_group_range_for_operator_index
 from timerheap.flink.memory_states import MemoryRuntimeContext
 from timerheap.flink.processing_time import (
     Cancellable,
     ManualProcessingTimeService,
     ProcessingTimeCallback,
     ProcessingTimeService,
+    WakeUp,
 )
-from timerheap.flink.timer_queue import InternalTimer, KeyedTimerQueue, TimerQueue
 from timerheap.flink.valves import CombinedWatermarkStatus
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimerService
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.time import TimeDomain
-from timerheap.timer import MAX_WATERMARK
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks.output import StreamRecord, Watermark, WatermarkStatus
 
 StreamElement = StreamRecord[Any] | Watermark | WatermarkStatus
 """An element that an operator sends downstream."""
 
+_FIELDS = ["value", "key", "input"]
+_FEW = 1 << 10  # keys, or changes of timers, that are kept though nobody needs them
 
-class SimpleTimerService(TimerService):
-    """The timers of the current key in an internal timer service, like Flink's ``SimpleTimerService``.
 
-    The namespace of a timer is its name, or None. To list the timers of a key, all are scanned.
-    """
+class _Element(tuple[Any, ...]):
+    """An element with its key and the number of its input, as the loop hands it on."""
 
-    def __init__(self, internal_timer_service: InternalTimerService[Any, Any]) -> None:
-        internal = internal_timer_service
-        self._internal = internal
-        self._event = _Timers(internal, internal.event_time_timers, internal.register_event_time_timer)
-        self._processing = _Timers(
-            internal, internal.processing_time_timers, internal.register_processing_time_timer
-        )
+    __fields__: list[str]
 
-    def current_processing_time(self) -> int:
-        return self._internal.current_processing_time()
 
-    def current_watermark(self) -> int:
-        return self._internal.current_watermark()
+class _Keys:
+    """The ids of the keys, and the current one. A key whose timers have gone is forgotten some time later."""
 
-    def register_event_time_timer(self, timestamp: int | datetime, *, name: str | None = None) -> None:
-        self._event.register(timestamp, name)
+    def __init__(self) -> None:
+        self.current = CurrentKey()
+        self._ids: dict[Any, int] = {}
+        self._keys: dict[int, Any] = {}
+        self._last = 0
+        self._most = _FEW
 
-    def register_processing_time_timer(self, timestamp: int | datetime, *, name: str | None = None) -> None:
-        self._processing.register(timestamp, name)
+    @property
+    def current_key(self) -> Any:
+        return self._keys.get(self.current.current_key)
 
-    def delete_event_time_timer(
-        self, timestamp: int | datetime | None = None, *, name: str | None = None
-    ) -> None:
-        self._event.delete(timestamp, name)
+    def id_of(self, key: Any) -> int:
+        id_ = self._ids.get(key)
+        if id_ is None:
+            id_ = self._last = self._last + 1
+            self._ids[key] = id_
+            self._keys[id_] = key
+        return id_
 
-    def delete_processing_time_timer(
-        self, timestamp: int | datetime | None = None, *, name: str | None = None
-    ) -> None:
-        self._processing.delete(timestamp, name)
+    def key(self, id_: int, timestamp: int) -> Any:
+        """Return the key of a timer that fires."""
+        return self._keys[id_]
 
-    def event_time_timers(self) -> list[int]:
-        return self._event.timestamps()
+    def forget(self, *heaps: NamedTimerHeap) -> None:
+        """Forget the keys without timers, if there may be many of them."""
+        if len(self._ids) > self._most:
+            pending = np.unique(np.concatenate([heap.key_hashes for heap in heaps])).tolist()
+            self._keys = {id_: self._keys[id_] for id_ in pending}
+            self._ids = {key: id_ for id_, key in self._keys.items()}
+            self._most = max(_FEW, 2 * len(pending))
 
-    def processing_time_timers(self) -> list[int]:
-        return self._processing.timestamps()
 
-    def next_event_time_timer(self, *, name: str | None = None) -> int | None:
-        return self._event.next(name)
+class _Names(Names):
+    """The names of the timers of an operator."""
 
-    def next_processing_time_timer(self, *, name: str | None = None) -> int | None:
-        return self._processing.next(name)
-
-    def delete_all_timers(self) -> int:
-        return self._event.delete_all() + self._processing.delete_all()
-
-    def forget(self, domain: TimeDomain, timer: InternalTimer[Any, Any]) -> None:
-        """Record that a timer has fired."""
-        (self._event if domain is TimeDomain.EVENT_TIME else self._processing).forget(timer)
+    def part(self) -> WholeValues:
+        if self.table is None:
+            self.table = WholeValues(DictEntries())
+        return self.table  # type: ignore[no-any-return]
 
 
 class _Timers:
-    """The timers of one time domain, and the times of those with a name, of which a key has one each."""
+    """The timers of one time domain, `NamedTimers` of which nobody asks what has changed."""
 
-    def __init__(
-        self,
-        internal: InternalTimerService[Any, Any],
-        queue: KeyedTimerQueue[Any, Any],
-        register: Callable[[Any, int], None],
+    def __init__(self) -> None:
+        self.heap = NamedTimerHeap()
+        self.single = TimerChanges()
+
+    def remove_many(self, timestamps: np.ndarray, key_hashes: Any, namespaces: np.ndarray) -> np.ndarray:
+        """Remove timers; return a bool array that is True where there was one."""
+        return self.heap.remove_many(timestamps, key_hashes, namespaces)
+
+    def forget_changes(self) -> None:
+        if len(self.single) > _FEW:
+            self.single.take()
+
+    def first(self) -> int | None:
+        """Return the time of the first timer."""
+        head = self.heap.peek()
+        return None if head is None else head.timestamp
+
+
+class _Service(KeyTimerService):
+    """The timer service of the current key, with a clock that goes on while it is used."""
+
+    clock: ProcessingTimeService
+    wake_up: WakeUp
+    pending: NamedTimerHeap  # of processing time
+
+    def current_processing_time(self) -> int:
+        return self.clock.get_current_processing_time()
+
+    def register_processing_time_timer(
+        self, timestamp: SupportsIndex | datetime, *, name: str | None = None
     ) -> None:
-        self._keys = internal.key_context
-        self._queue = queue
-        self._register = register
-        self._times = WholeMaps(DictEntries())  # from names, by key
-        for timestamp, key, name in queue:
-            if name is not None:
-                self._times.put(key, {name: timestamp})
-
-    def register(self, timestamp: int | datetime, name: str | None) -> None:
-        time, key = epoch_millis("timestamp", timestamp), self._keys.current_key
-        before = None if name is None else self._time_of(name)
-        self._register(name, time)
-        if before is not None and before != time:
-            self._queue.remove((before, key, name))
-        if name is not None:
-            self._times.put(key, {name: time})
-
-    def delete(self, timestamp: int | datetime | None, name: str | None) -> None:
-        time, key = epoch_millis("timestamp", timestamp), self._keys.current_key
-        if name is not None:
-            if time is not None:
-                raise TypeError(
-                    f"timestamp must be left out for the timer with the name {name!r}, got {timestamp!r}"
-                )
-            time = self._time_of(name)
-            if time is None:
-                return
-            self._times.remove(key, name)
-        self._queue.remove((time, key, name))
-
-    def _time_of(self, name: str) -> int | None:
-        instance("name", name, str)
-        return self._times.find(self._keys.current_key, name)[1]
-
-    def forget(self, timer: InternalTimer[Any, Any]) -> None:
-        self._times.remove(timer.key, timer.namespace)
-
-    def next(self, name: str | None) -> int | None:
-        return next(iter(self.timestamps()), None) if name is None else self._time_of(name)
-
-    def timestamps(self) -> list[int]:
-        return [timer.timestamp for timer in self._queue.timers_of_key(self._keys.current_key)]
-
-    def delete_all(self) -> int:
-        key = self._keys.current_key
-        self._times.remove_all(key)
-        return self._queue.remove_keys([key])
+        held, first = len(self.pending), self.pending.peek()
+        before = None if name is None else self.next_processing_time_timer(name=name)
+        super().register_processing_time_timer(timestamp, name=name)
+        head = self.pending.peek()
+        assert head is not None
+        time = head.timestamp
+        if time == MAX_WATERMARK or (first is not None and first.timestamp <= time):
+            return  # the largest time never passes
+        try:
+            self.wake_up.for_first()
+        except BaseException:
+            if before is not None:
+                super().register_processing_time_timer(before, name=name)
+            elif len(self.pending) > held:
+                super().delete_processing_time_timer(None if name else timestamp, name=name)
+            raise
 
 
-class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
-    """One object for all calls, as in PyFlink; whoever calls the function sets its attributes first."""
+class _Context(RowFunctionContext):
+    """One object for all calls, as in PyFlink, which says when records are emitted."""
 
-    def __init__(
-        self, keys: KeyContext[Any], timers: TimerService, send: Callable[[OutputTag, Any], None]
-    ) -> None:
-        self.at: int | None = None  # the timestamp of the element or timer
-        self.output_timestamp: int | None = None  # of the records that are emitted next
-        self.domain = TimeDomain.EVENT_TIME  # of the timer, as its name
-        self.name: str | None = None
-        self._keys = keys
-        self._timers = timers
-        self._send = send
-
-    def get_current_key(self) -> Any:
-        return self._keys.current_key
-
-    def timestamp(self) -> int:
-        return self.at  # type: ignore[return-value]  # None without a timestamp, as in PyFlink
-
-    def timer_service(self) -> TimerService:
-        return self._timers
-
-    def time_domain(self) -> TimeDomain:
-        return self.domain
-
-    def timer_name(self) -> str | None:
-        return self.name
+    output_timestamp: int | None = None  # of the records that are emitted next
 
     def input_has_ended(self) -> bool:
-        return self._timers.current_watermark() == MAX_WATERMARK
+        timers: TimerService = self.timer_service()
+        return timers.current_watermark() == MAX_WATERMARK
 
     def set_output_timestamp(self, timestamp: int | None) -> None:
         self.output_timestamp = None if timestamp is None else int64("timestamp", timestamp)
 
-    def output(self, tag: OutputTag, value: Any) -> None:
-        self._send(tag, value)
+
+class _Calls:
+    """The function as the loop calls it: `methods` process the elements of each input."""
+
+    def __init__(
+        self, function: KeyedProcessFunction | KeyedCoProcessFunction, methods: Sequence[Callable[..., Any]]
+    ) -> None:
+        self._methods = methods
+        self._on_timer = function.on_timer
+
+    def process_element(self, element: _Element, ctx: _Context) -> Iterable[Any] | None:
+        """Call the function with an element."""
+        value, _, number = element
+        ctx.output_timestamp = ctx.timestamp()
+        method = self._methods[number]
+        returned: Iterable[Any] | None = method(value, ctx)
+        return returned if len(self._methods) == 1 else records(method.__name__, returned)
+
+    def on_timer(self, timestamp: int, ctx: _Context) -> Iterable[Any] | None:
+        """Call the function with a timer."""
+        ctx.output_timestamp = timestamp if ctx.time_domain() is TimeDomain.EVENT_TIME else None
+        return self._on_timer(timestamp, ctx)
 
 
 class _Alarm:
@@ -220,16 +226,14 @@ class KeyedOperator:
         clock: ProcessingTimeService | None,
         max_parallelism: int,
         output: Callable[[StreamElement], object] | None,
-        event_time_timers: KeyedTimerQueue[Any, str | None] | None,
-        processing_time_timers: KeyedTimerQueue[Any, str | None] | None,
+        *methods: Callable[..., Any],
     ) -> None:
+        compute_key_group_range_for_operator_index(max_parallelism, 1, 0)  # checks it
+        self._calls = _Calls(function, methods)
         self._clock = ManualProcessingTimeService() if clock is None else clock
         self._lock: AbstractContextManager[object] = getattr(self._clock, "lock", None) or nullcontext()
-        self._event_time_timers, self._processing_time_timers = (
-            TimerQueue[Any, str | None](max_parallelism) if timers is None else timers
-            for timers in (event_time_timers, processing_time_timers)
-        )
-        self._keys: KeyContext[Any] = KeyContext()
+        self._keys = _Keys()
+        self._event, self._processing = _Timers(), _Timers()
         self._states = MemoryRuntimeContext(self._keys, max_parallelism)
         self._function = function
         self._alarm = _Alarm(self._clock)
@@ -237,6 +241,7 @@ class KeyedOperator:
         self._emitted: list[StreamElement] = []
         self._side_outputs: dict[OutputTag, list[StreamRecord[Any]]] = {}
         self._emit = self._emitted.append if output is None else output
+        self.columns = RecordColumns([], 0, OutputTag)  # which take no record, so that `rows` gets all
 
     def open(self) -> Self:
         """Open the function and start the timers; a ``with`` statement does the same.
@@ -244,28 +249,39 @@ class KeyedOperator:
         Raises
         ------
         RuntimeError
-            If the operator has been closed. A new operator may use its queues.
+            If the operator has been closed.
         """
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the operator is closed; create a new one")
             if not self._alarm.is_on:
-                self._service: InternalTimerService[Any, str | None] = InternalTimerService(
-                    self,
-                    self._alarm,
-                    self._keys,
-                    event_time_timers=self._event_time_timers,
-                    processing_time_timers=self._processing_time_timers,
+                names, current = _Names(), self._keys.current
+                event, processing = (
+                    KeyTimers(timers, current, names) for timers in (self._event, self._processing)
                 )
-                self._timers = SimpleTimerService(self._service)
-                self._context = FunctionContext(self._keys, self._timers, self._send)
-                self._states.clock = _ExpiryClock(self._context)
+                self._service = service = _Service()
+                service.bind_group(
+                    event, processing, MIN_WATERMARK, self._clock.get_current_processing_time()
+                )
+                service.clock, service.pending = self._alarm, self._processing.heap
+                service.wake_up = WakeUp(self._alarm, self._processing.first, self._fire_processing_time)
+                self._context = context = _Context(service)
+                context.send, context.function, context.names = self._send, self._function, names
+                self._states.clock = _ExpiryClock(context)
+                self._loop = RowLoop(
+                    self._calls,
+                    context,
+                    service,
+                    current,
+                    TimeDomain.EVENT_TIME,
+                    TimeDomain.PROCESSING_TIME,
+                )
                 self._function.open(self._states)
                 self._alarm.is_on = True
         return self
 
     def close(self) -> None:
-        """Close the function and stop the timers, which remain in their queues."""
+        """Close the function and stop the timers."""
         with self._lock:
             self._is_closed = True
             if self._alarm.is_on:
@@ -283,22 +299,24 @@ class KeyedOperator:
 
         Raises
         ------
-        TypeError
+        ArgumentTypeError
             If the clock is not a `ManualProcessingTimeService`.
         """
         if not isinstance(self._clock, ManualProcessingTimeService):
-            raise TypeError(f"clock must be a ManualProcessingTimeService to be set, got {self._clock!r}")
+            raise ArgumentTypeError(
+                f"clock must be a ManualProcessingTimeService to be set, got {self._clock!r}"
+            )
         self._expect_open()
         self._clock.set_current_time(timestamp)
         return self._take()
 
     def num_event_time_timers(self) -> int:
         """Return the number of event-time timers of all keys; O(1)."""
-        return len(self._event_time_timers)
+        return len(self._event.heap)
 
     def num_processing_time_timers(self) -> int:
         """Return the number of processing-time timers of all keys; O(1)."""
-        return len(self._processing_time_timers)
+        return len(self._processing.heap)
 
     def num_keyed_state_entries(self) -> int:
         """Return the number of values, lists and maps of all keys, for example to find state left behind."""
@@ -308,59 +326,36 @@ class KeyedOperator:
         """Return the records that the function has sent to a side output so far."""
         return list(self._side_outputs.get(tag, ()))
 
-    # The methods of `timerheap.flink.internal_timer_service.Triggerable`:
-
-    def on_event_time(self, timer: InternalTimer[Any, str | None]) -> None:
-        """Call the function with a timer that the watermark has reached."""
-        self._on_timer(TimeDomain.EVENT_TIME, timer, timer.timestamp)
-
-    def on_processing_time(self, timer: InternalTimer[Any, str | None]) -> None:
-        """Call the function with a timer whose time has passed."""
-        self._on_timer(TimeDomain.PROCESSING_TIME, timer, None)
-
-    def _on_timer(
-        self, domain: TimeDomain, timer: InternalTimer[Any, str | None], output_timestamp: int | None
-    ) -> None:
-        self._timers.forget(domain, timer)
-        self._context.domain, self._context.name = domain, timer.namespace
-        self._call(self._function.on_timer, timer.timestamp, timer.timestamp, output_timestamp)
+    def rows(self, returned: Any, method: str) -> None:
+        """Emit the records that a method of the function has returned."""
+        for result in records(method, returned):
+            if is_tagged(result):
+                self._send(*result)
+            else:
+                self._emit(StreamRecord(result, self._context.output_timestamp))
 
     def _process(
-        self,
-        call: Callable[..., Iterable[Any] | None],
-        key_selector: Callable[[Any], Any],
-        value: Any,
-        timestamp: int | None,
+        self, input_: int, key_selector: Callable[[Any], Any], value: Any, timestamp: int | None
     ) -> list[StreamElement]:
-        at = None if timestamp is None else int64("timestamp", timestamp)
+        at = None if timestamp is None else np.array([int64("timestamp", timestamp)])
         with self._lock:
             self._expect_open()
-            self._keys.current_key = _checked_key(key_selector(value), value)
-            self._context.domain, self._context.name = TimeDomain.EVENT_TIME, None
-            self._call(call, value, at, at)
+            self._keys.forget(self._event.heap, self._processing.heap)
+            key = _checked_key(key_selector(value), value)
+            row = RowSource(_Element, _FIELDS, [[value], [key], [input_]], [1])
+            self._begin()
+            self._loop.process(row, np.array([self._keys.id_of(key)]), at)
             return self._take()
 
-    def _call(
-        self,
-        call: Callable[..., Iterable[Any] | None],
-        argument: Any,
-        timestamp: int | None,
-        output_timestamp: int | None,
-    ) -> None:
-        context = self._context
-        context.at = timestamp
-        context.output_timestamp = output_timestamp
-        try:
-            for result in records(call.__name__, call(argument, context)):
-                if is_tagged(result):
-                    self._send(*result)
-                else:
-                    self._emit(StreamRecord(result, context.output_timestamp))
-        except Exception as e:
-            e.add_note(
-                f"timerheap: in {call.__name__}, key {context.get_current_key()!r}, timestamp {timestamp}"
-            )
-            raise
+    def _begin(self) -> None:
+        known = KnownKeys()  # none: a key is asked for when its timer fires
+        self._loop.begin(self, known, known, self._keys.key)
+        self._event.forget_changes()
+        self._processing.forget_changes()
+
+    def _fire_processing_time(self, timestamp: int) -> None:
+        self._begin()
+        self._loop.advance_clock(timestamp + 1)
 
     def _send(self, tag: OutputTag, value: Any) -> None:
         instance("tag", tag, OutputTag)
@@ -369,7 +364,8 @@ class KeyedOperator:
 
     def _advance(self, watermark: int) -> None:
         """Fire the due timers, then send the watermark downstream."""
-        self._service.advance_watermark(watermark)
+        self._begin()
+        self._loop.advance(watermark)
         self._emit(Watermark(watermark))
 
     def _expect_open(self) -> None:
@@ -386,9 +382,11 @@ def _checked_key(key: Any, value: Any) -> Any:
     try:
         hash(key)
     except TypeError:
-        raise TypeError(f"key must be hashable, got {key!r} from {value!r}") from None
+        raise ArgumentTypeError(f"key must be hashable, got {key!r} from {value!r}") from None
     if key is None or key != key:
-        raise ValueError(f"key must not be None and must be equal to itself, got {key!r} from {value!r}")
+        raise ArgumentValueError(
+            f"key must not be None and must be equal to itself, got {key!r} from {value!r}"
+        )
     return key
 
 
@@ -404,7 +402,7 @@ class KeyedCoProcessOperator(KeyedOperator):
     function : KeyedCoProcessFunction
     key_selector1, key_selector2 : callable
         A function ``value -> key`` for each input.
-    clock, max_parallelism, output, event_time_timers, processing_time_timers
+    clock, max_parallelism, output
         As in `KeyedProcessOperator`.
 
     Notes
@@ -445,13 +443,11 @@ class KeyedCoProcessOperator(KeyedOperator):
         clock: ProcessingTimeService | None = None,
         max_parallelism: int = 128,
         output: Callable[[StreamElement], object] | None = None,
-        event_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
-        processing_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
     ) -> None:
         instance("function", function, KeyedCoProcessFunction)
-        super().__init__(function, clock, max_parallelism, output, event_time_timers, processing_time_timers)
-        self._process_element1 = function.process_element1
-        self._process_element2 = function.process_element2
+        super().__init__(
+            function, clock, max_parallelism, output, function.process_element1, function.process_element2
+        )
         self._key_selector1 = key_selector1
         self._key_selector2 = key_selector2
         self._inputs = CombinedWatermarkStatus(range(2))
@@ -459,11 +455,11 @@ class KeyedCoProcessOperator(KeyedOperator):
 
     def process_element1(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
         """Process an element of the first input; see `KeyedProcessOperator.process_element`."""
-        return self._process(self._process_element1, self._key_selector1, value, timestamp)
+        return self._process(0, self._key_selector1, value, timestamp)
 
     def process_element2(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
         """Process an element of the second input; see `KeyedProcessOperator.process_element`."""
-        return self._process(self._process_element2, self._key_selector2, value, timestamp)
+        return self._process(1, self._key_selector2, value, timestamp)
 
     def process_watermark1(self, watermark: int) -> list[StreamElement]:
         """Process a watermark of the first input.
@@ -525,8 +521,7 @@ class KeyedProcessOperator(KeyedOperator):
     ----------
     function : KeyedProcessFunction
     key_selector : callable
-        A function ``value -> key``. A key must be hashable, equal to itself and not None. For timers, the
-        timer queue must support it.
+        A function ``value -> key``. A key must be hashable, equal to itself and not None.
     clock : ProcessingTimeService, optional
         By default a `ManualProcessingTimeService`, for `set_processing_time`. A `SystemProcessingTimeService`
         fires timers in its own thread and holds its ``lock``, which all methods of the operator acquire.
@@ -535,20 +530,17 @@ class KeyedProcessOperator(KeyedOperator):
     output : callable, optional
         Called with each element when it is emitted, in the thread that emits it; the methods then return
         empty lists. Needed with a clock that fires timers between calls.
-    event_time_timers, processing_time_timers : KeyedTimerQueue, optional
-        The queues of the timers; by default two new ones, ``TimerQueue(max_parallelism)``. Timers that a
-        queue already holds belong to the operator. The namespace of a timer is its name, or None.
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If an argument is invalid.
 
     Notes
     -----
-    Flink: ``KeyedProcessOperator`` over ``InternalTimerServiceImpl``, and the methods of
-    ``KeyedOneInputStreamOperatorTestHarness``. State is kept in memory, with the checks of state on
-    Spark.
+    Flink: ``KeyedProcessOperator``, and the methods of ``KeyedOneInputStreamOperatorTestHarness``. The loop
+    that calls the function, its timer service and its states are those of `timerheap.spark.process`; state
+    and timers are kept in memory.
 
     An exception of the function is raised with a note that names the key and the timestamp. Elements emitted
     before the exception are returned by the next call. If a timer raises an exception, the watermark is not
@@ -579,12 +571,9 @@ class KeyedProcessOperator(KeyedOperator):
         clock: ProcessingTimeService | None = None,
         max_parallelism: int = 128,
         output: Callable[[StreamElement], object] | None = None,
-        event_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
-        processing_time_timers: KeyedTimerQueue[Any, str | None] | None = None,
     ) -> None:
         instance("function", function, KeyedProcessFunction)
-        super().__init__(function, clock, max_parallelism, output, event_time_timers, processing_time_timers)
-        self._process_element = function.process_element
+        super().__init__(function, clock, max_parallelism, output, function.process_element)
         self._key_selector = key_selector
 
     def process_element(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
@@ -598,21 +587,21 @@ class KeyedProcessOperator(KeyedOperator):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError
             If `timestamp` is not an int64, or the key is invalid. The function is not called then.
         RuntimeError
             If the operator is not open.
         Exception
             The exception of the function.
         """
-        return self._process(self._process_element, self._key_selector, value, timestamp)
+        return self._process(0, self._key_selector, value, timestamp)
 
     def process_watermark(self, watermark: int) -> list[StreamElement]:
         """Fire the event-time timers with timestamp <= `watermark`, then send the watermark downstream.
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If `watermark` is not an int64.
         RuntimeError
             If the operator is not open.

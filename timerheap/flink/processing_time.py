@@ -12,6 +12,7 @@ from typing import Protocol
 
 from timerheap._arguments import int64
 from timerheap._native._core import TimerHeap
+from timerheap.errors import ArgumentTypeError
 from timerheap.timer import MAX_WATERMARK
 
 ProcessingTimeCallback = Callable[[int], object]
@@ -41,12 +42,53 @@ class ProcessingTimeService(Protocol):
         """Return whether the service is shut down and accepts no more callbacks."""
 
 
+class WakeUp:
+    """The callback that a clock has for the first of some timers: at most one.
+
+    Parameters
+    ----------
+    clock : ProcessingTimeService
+    first : callable
+        Returns the time of the first timer, or None.
+    fire : callable
+        Called with a time that has passed; fires the timers up to it.
+    """
+
+    def __init__(
+        self,
+        clock: ProcessingTimeService,
+        first: Callable[[], int | None],
+        fire: Callable[[int], object],
+    ) -> None:
+        self._clock = clock
+        self._first = first
+        self._fire = fire
+        self._next: Cancellable | None = None
+
+    def for_first(self) -> None:
+        """Have the clock call for the first timer, in place of the call that it may have been asked for."""
+        first = self._first()
+        if first is not None:
+            replaced = self._next
+            self._next = self._clock.register_timer(first, self._on_processing_time)
+            if replaced is not None:
+                replaced.cancel()
+
+    def _on_processing_time(self, timestamp: int) -> None:
+        self._next = None  # a callback may register a timer that sets it again
+        try:
+            self._fire(timestamp)
+        finally:
+            if self._next is None and not self._clock.is_terminated():
+                self.for_first()
+
+
 class _Task(Future[None]):
     """A callback with its due time, and the future that is returned to the caller."""
 
     def __init__(self, service: SchedulingService, callback: ProcessingTimeCallback, timestamp: int) -> None:
         if not callable(callback):
-            raise TypeError(f"callback must be callable, got {callback!r}")
+            raise ArgumentTypeError(f"callback must be callable, got {callback!r}")
         super().__init__()
         self.service = service
         self.callback = callback
@@ -89,7 +131,7 @@ class SchedulingService(ProcessingTimeService):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If `timestamp` is not an int64, or `callback` is not callable.
         RuntimeError
             If the service is shut down.
@@ -175,7 +217,7 @@ class SystemProcessingTimeService(SchedulingService):
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If `error_handler` is not callable.
 
     Attributes
@@ -202,7 +244,7 @@ class SystemProcessingTimeService(SchedulingService):
 
     def __init__(self, error_handler: Callable[[BaseException], object] | None = None) -> None:
         if error_handler is not None and not callable(error_handler):
-            raise TypeError(f"error_handler must be callable, got {error_handler!r}")
+            raise ArgumentTypeError(f"error_handler must be callable, got {error_handler!r}")
         super().__init__()
         self.lock = threading.RLock()
         self._error_handler = error_handler
@@ -304,7 +346,7 @@ class ManualProcessingTimeService(SchedulingService):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If `timestamp` is not an int64.
         """
         timestamp = int64("timestamp", timestamp)

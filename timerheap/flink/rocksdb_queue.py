@@ -14,6 +14,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from timerheap.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    CheckpointMismatchError,
+    ForeignCheckpointError,
+)
 from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
@@ -57,7 +63,7 @@ class Store:
             temporary = tempfile.TemporaryDirectory(prefix="timerheap-")
             path = temporary.name
         if not isinstance(path, str | PathLike):
-            raise TypeError(f"path must be a str or a path, got {path!r}")
+            raise ArgumentTypeError(f"path must be a str or a path, got {path!r}")
         self.path = Path(path)
         self._open = ExitStack()
         self._finalizer = weakref.finalize(self, self._open.close)
@@ -87,11 +93,11 @@ class Store:
             found = json.loads(stored)
             for name, value in wanted.items():
                 if found[name] != value:
-                    raise ValueError(
+                    raise CheckpointMismatchError(
                         f"{name} must be {found[name]!r}, as stored in {self.path}, got {value!r}"
                     )
         except (TypeError, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(
+            raise ForeignCheckpointError(
                 f"path must be a new directory or one of {_FORMAT_NAME}, got {self.path}"
             ) from error
 
@@ -110,7 +116,7 @@ class Store:
         self._call("written", self._db.delete, entry)
 
     def add_many(self, entries: Iterable[bytes]) -> None:
-        """Add all entries or, on an error, none. Sorted entries take a third of the time."""
+        """Add all entries or, on an error, none. Sorted entries take less time."""
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         put = batch.put
         for entry in entries:
@@ -321,7 +327,7 @@ class RocksDBTimerQueue(KeyedTimerQueue[K, N]):
     ------
     ImportError
         If rocksdict is not installed: ``pip install 'timerheap[rocksdb]'``.
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError, CheckpointError
         If an argument is invalid, the directory was created with another `max_parallelism`,
         `key_group_range` or serializer, or the directory holds other data.
     OSError
@@ -345,8 +351,8 @@ class RocksDBTimerQueue(KeyedTimerQueue[K, N]):
     n), plus one read of the disk per 1024 polls. ``len`` is O(1), except after a timer beyond those in memory
     has been added or removed: whether it was present is unknown, so the next ``len`` counts all timers, O(n).
     Flink always counts. `add_many` costs what it adds, `clear` is O(1), and all
-    else is O(n). The process needs 200 MB of memory for 20 million timers. A queue must be used by one thread
-    at a time. An operation that raises leaves the queue unchanged.
+    else is O(n). The timers are on disk, and the process needs little memory. A queue must be
+    used by one thread at a time. An operation that raises leaves the queue unchanged.
 
     Examples
     --------
@@ -413,7 +419,7 @@ class RocksDBTimerQueue(KeyedTimerQueue[K, N]):
 
     def remove_keys(self, keys: Iterable[K], /) -> int:
         if isinstance(keys, str | bytes):
-            raise TypeError(f"keys must be an iterable of keys, got the single key {keys!r}")
+            raise ArgumentTypeError(f"keys must be an iterable of keys, got the single key {keys!r}")
         wanted = {self._bytes_of_key(key) for key in keys}
         lengths = {len(key) for key in wanted}
         gone = [data for data in self._scan() if any(data[8 : 8 + length] in wanted for length in lengths)]
@@ -428,7 +434,7 @@ class RocksDBTimerQueue(KeyedTimerQueue[K, N]):
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
         if key_group not in self._key_groups.range:
-            raise ValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
+            raise ArgumentValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
         found: list[InternalTimer[K, N]] = []
         for chunk in self._timers.scan():
             timers = [self._timer_of(data) for data in chunk]
@@ -471,6 +477,8 @@ class RocksDBTimerQueue(KeyedTimerQueue[K, N]):
     def __contains__(self, timer: tuple[int, K, N]) -> bool:
         try:
             data = self._bytes_of(timer)
+        except OverflowError:
+            raise
         except ValueError:  # the key belongs to a key group outside the range
             return False
         return data in self._timers
@@ -499,6 +507,6 @@ class RocksDBTimerQueue(KeyedTimerQueue[K, N]):
         """Check that the first timer was stored with the same hash code function."""
         head = self.peek()
         if head is not None and self._bytes_of(head) != self._timers.first():
-            raise ValueError(
+            raise CheckpointMismatchError(
                 f"hash_code must be the one that the timers were stored with, got another hash of {head!r}"
             )

@@ -9,6 +9,12 @@ from functools import partial
 from typing import Any
 
 from timerheap._arguments import instance, int64, sized_integer
+from timerheap.errors import (
+    ArgumentRangeError,
+    ArgumentTypeError,
+    ArgumentValueError,
+    DamagedCheckpointError,
+)
 from timerheap.flink.timer_queue import InternalTimer
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
@@ -43,13 +49,13 @@ class TypeSerializer(ABC):
 
     @abstractmethod
     def serialize(self, value: Any, /) -> bytes:
-        """Serialize a value; raise a TypeError, OverflowError or ValueError if it has another type."""
+        """Serialize a value; raise an error if it has another type."""
 
     @abstractmethod
     def deserialize(self, data: bytes, start: int, /) -> tuple[Any, int]:
         """Deserialize the value that starts at `start`; return the value and its end.
 
-        Raise a ValueError, IndexError or struct.error if the data is invalid.
+        Raise an error if the data is invalid: whoever calls it says which data.
         """
 
 
@@ -298,7 +304,7 @@ class TimerSerializer:
         try:
             timestamp, key, namespace = timer
         except (TypeError, ValueError) as error:
-            raise TypeError(f"timer must be (timestamp, key, namespace), got {timer!r}") from error
+            raise ArgumentTypeError(f"timer must be (timestamp, key, namespace), got {timer!r}") from error
         if type(timestamp) is not int or not MIN_WATERMARK <= timestamp <= MAX_WATERMARK:
             timestamp = int64("timestamp", timestamp)
         hash_code = None if hash_code_of is None else hash_code_of(key)
@@ -321,7 +327,7 @@ class TimerSerializer:
             raise _error_naming("key", self.key_serializer, error) from error
 
     def deserialize(self, data: bytes, start: int = 8) -> InternalTimer[Any, Any]:
-        """Deserialize a timer whose key starts at `start`; raise a ValueError for other bytes."""
+        """Deserialize a timer whose key starts at `start`; raise a DamagedCheckpointError for other bytes."""
         try:
             (timestamp,) = _TIMESTAMP.unpack_from(data)
             key, at = self.key_serializer.deserialize(data, start)
@@ -332,22 +338,27 @@ class TimerSerializer:
             raise self._invalid_data(data, f"it ends at {end}")
         return InternalTimer(timestamp - _SIGN, key, namespace)
 
-    def _invalid_data(self, data: bytes, why: str) -> ValueError:
+    def _invalid_data(self, data: bytes, why: str) -> DamagedCheckpointError:
         shown = data[:40].hex() + "..." * (len(data) > 40)
-        return ValueError(f"data must be a timer of {self}, got {len(data)} bytes {shown}: {why}")
+        return DamagedCheckpointError(f"data must be a timer of {self}, got {len(data)} bytes {shown}: {why}")
 
 
 def _serializer(argument: str, serializer: str | TypeSerializer) -> TypeSerializer:
     if isinstance(serializer, str):
         if serializer not in SERIALIZERS:
             known = ", ".join(SERIALIZERS)
-            raise ValueError(f"{argument} must be one of {known}, or a TypeSerializer, got {serializer!r}")
+            raise ArgumentValueError(
+                f"{argument} must be one of {known}, or a TypeSerializer, got {serializer!r}"
+            )
         return SERIALIZERS[serializer]
     if not isinstance(serializer, TypeSerializer):
-        raise TypeError(f"{argument} must be a serializer's name or a TypeSerializer, got {serializer!r}")
+        raise ArgumentTypeError(
+            f"{argument} must be a serializer's name or a TypeSerializer, got {serializer!r}"
+        )
     return serializer
 
 
 def _error_naming(part: str, serializer: TypeSerializer, error: Exception) -> Exception:
-    kind = next((kind for kind in (TypeError, OverflowError) if isinstance(error, kind)), ValueError)
+    kinds = {TypeError: ArgumentTypeError, OverflowError: ArgumentRangeError}
+    kind = next((named for kind, named in kinds.items() if isinstance(error, kind)), ArgumentValueError)
     return kind(f"{part} must be what the serializer {serializer.name!r} takes: {error}")

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from timerheap._native._core import TimerHeap
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 
@@ -60,10 +61,10 @@ class KeyedTimerQueue(Protocol[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If the timestamp is not an int64, the queue cannot keep the key or the namespace, or the key has
             no hash code.
-        ValueError
+        ArgumentValueError
             If the key belongs to a key group that the queue does not own.
         OSError
             If a disk cannot be read or written.
@@ -79,7 +80,7 @@ class KeyedTimerQueue(Protocol[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError, OSError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError, OSError
             As for `add`.
         """
 
@@ -99,7 +100,7 @@ class KeyedTimerQueue(Protocol[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError, OSError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError, OSError
             As for `add`; no timer is then added.
         """
 
@@ -118,7 +119,7 @@ class KeyedTimerQueue(Protocol[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError, OSError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError, OSError
             As for `add`; no timer is then removed.
         """
 
@@ -127,7 +128,7 @@ class KeyedTimerQueue(Protocol[K, N]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError, OSError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError, OSError
             As for `add`.
         """
 
@@ -136,7 +137,7 @@ class KeyedTimerQueue(Protocol[K, N]):
 
         Raises
         ------
-        ValueError
+        ArgumentValueError
             If the queue does not own the key group.
         """
 
@@ -197,7 +198,7 @@ class TimerQueue(KeyedTimerQueue[K, N]):
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If `max_parallelism` or `key_group_range` is invalid, or the range exceeds `max_parallelism`.
 
     Notes
@@ -312,7 +313,7 @@ class TimerQueue(KeyedTimerQueue[K, N]):
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
         if key_group not in self._key_groups.range:
-            raise ValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
+            raise ArgumentValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
         return self._in_order(self._heap.namespaces == key_group)
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:
@@ -346,17 +347,17 @@ class TimerQueue(KeyedTimerQueue[K, N]):
             pair = key, namespace
             return timestamp, pair, self._by_pair.get(pair)
         except (TypeError, ValueError) as error:
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"timer must be (timestamp, key, namespace) with a hashable key and namespace, got {timer!r}"
             ) from error
 
     def _identities_of(self, keys: Iterable[K]) -> list[_Identity[K, N]]:
         if isinstance(keys, str | bytes):
-            raise TypeError(f"keys must be an iterable of keys, got the single key {keys!r}")
+            raise ArgumentTypeError(f"keys must be an iterable of keys, got the single key {keys!r}")
         try:
             wanted = set(keys)
         except TypeError as error:
-            raise TypeError(f"keys must be an iterable of hashable keys, got {keys!r}") from error
+            raise ArgumentTypeError(f"keys must be an iterable of hashable keys, got {keys!r}") from error
         key_groups = np.unique(self._key_groups.of_many(list(wanted)))
         ids = np.unique(self._heap.key_hashes[np.isin(self._heap.namespaces, key_groups)])
         identities = map(self._by_id.__getitem__, ids.tolist())

@@ -10,6 +10,12 @@ from typing import Any, Generic, NamedTuple
 from timerheap._arguments import instance, int64, positive_int
 from timerheap._contents import KeyContext
 from timerheap._native._core import seal, unseal
+from timerheap.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    CheckpointMismatchError,
+    DamagedCheckpointError,
+)
 from timerheap.flink.internal_timer_service import InternalTimerService, Triggerable
 from timerheap.flink.java_hashes import java_hash_code
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
@@ -49,7 +55,7 @@ class KeyGroupSnapshot(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyGroupSnapshot:
-        """Deserialize a snapshot; raise a ValueError for bytes of something else, or damaged ones."""
+        """Deserialize a snapshot; raise a DamagedCheckpointError for other bytes."""
         payload = bytes(unseal(_KIND, data))
         try:
             (key_group, max_parallelism, found), _ = _ANY.deserialize(payload, 0)
@@ -61,7 +67,9 @@ class KeyGroupSnapshot(NamedTuple):
             if snapshot.to_bytes() != bytes(data):
                 raise ValueError("they are of something else")
         except (struct.error, TypeError, ValueError, IndexError, OverflowError, RecursionError) as error:
-            raise ValueError(f"data must be the timers of a key group, got invalid bytes: {error}") from error
+            raise DamagedCheckpointError(
+                f"data must be the timers of a key group, got invalid bytes: {error}"
+            ) from error
         return snapshot
 
 
@@ -92,7 +100,7 @@ class InternalTimeServiceManager(Generic[K]):
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If `max_parallelism` or `key_group_range` is invalid, or the range exceeds `max_parallelism`.
 
     Notes
@@ -186,9 +194,9 @@ class InternalTimeServiceManager(Generic[K]):
 
         Raises
         ------
-        TypeError
+        ArgumentTypeError
             If `name` is not a str, a serializer is invalid, or `create_queue` does not return a queue.
-        ValueError
+        ArgumentValueError
             If the service, or the restored snapshot, has other serializers, or the key of a restored timer
             does not belong to this operator.
         RuntimeError
@@ -197,7 +205,7 @@ class InternalTimeServiceManager(Generic[K]):
         instance("name", name, str)
         serializer = TimerSerializer(key_serializer, namespace_serializer)
         if name in self._services:
-            _expect(serializer, name, *_names(self._stored[name][0]))
+            _expect_serializers(serializer, name, *_names(self._stored[name][0]))
         else:
             restored = self._restored_timers(name, serializer)
             queues = self._new_queue(f"{name}/event_time"), self._new_queue(f"{name}/processing_time")
@@ -222,7 +230,7 @@ class InternalTimeServiceManager(Generic[K]):
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If `watermark` is not an int64.
         Exception
             If a callback raises; the watermark is then not emitted, and the next advance continues there.
@@ -251,7 +259,7 @@ class InternalTimeServiceManager(Generic[K]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError
             If `watermark` is not an int64, or `limit` is not an int of 1 or more.
         Exception
             As for `advance_watermark`.
@@ -309,7 +317,7 @@ class InternalTimeServiceManager(Generic[K]):
 
         Raises
         ------
-        TypeError, OverflowError, ValueError
+        ArgumentTypeError, ArgumentRangeError, ArgumentValueError
             If a service's serializers cannot write a key or a namespace.
         """
         services: dict[int, list[ServiceSnapshot]] = {key_group: [] for key_group in self._key_groups.range}
@@ -339,7 +347,7 @@ class InternalTimeServiceManager(Generic[K]):
         ------
         RuntimeError
             If a service has already been requested.
-        TypeError, ValueError
+        ArgumentTypeError, ArgumentValueError, CheckpointError
             If `snapshot` is not a mapping, its bytes are damaged or belong to another key group, to a newer
             format or to another `max_parallelism`, or a key group has already been restored. Nothing is then
             restored.
@@ -349,10 +357,10 @@ class InternalTimeServiceManager(Generic[K]):
                 f"restore must be called before services are requested, got {list(self._services)}"
             )
         if not isinstance(snapshot, Mapping):
-            raise TypeError(f"snapshot must be a mapping of key groups to bytes, got {snapshot!r}")
+            raise ArgumentTypeError(f"snapshot must be a mapping of key groups to bytes, got {snapshot!r}")
         for key_group in snapshot:
             if not isinstance(key_group, int):
-                raise TypeError(
+                raise ArgumentTypeError(
                     f"snapshot must be a mapping of key groups, which are ints, to bytes, got {key_group!r}"
                 )
         owned = [key_group for key_group in self._key_groups.range if key_group in snapshot]
@@ -372,10 +380,10 @@ class InternalTimeServiceManager(Generic[K]):
 
     def _read(self, key_group: int, data: bytes) -> list[ServiceSnapshot]:
         if key_group in self._restored:
-            raise ValueError(f"snapshot must not contain restored key groups, got {key_group} again")
+            raise ArgumentValueError(f"snapshot must not contain restored key groups, got {key_group} again")
         found, count, services = KeyGroupSnapshot.from_bytes(data)
         if (found, count) != (key_group, self._key_groups.max_parallelism):
-            raise ValueError(
+            raise CheckpointMismatchError(
                 f"snapshot must contain key group {key_group} of {self._key_groups.max_parallelism} at that "
                 f"key, got key group {found} of {count}"
             )
@@ -387,7 +395,9 @@ class InternalTimeServiceManager(Generic[K]):
         for services in self._restored.values():
             for service in services:
                 if service.name == name:
-                    _expect(serializer, name, service.key_serializer, service.namespace_serializer)
+                    _expect_serializers(
+                        serializer, name, service.key_serializer, service.namespace_serializer
+                    )
                     event += map(serializer.deserialize, service.event_time_timers)
                     processing += map(serializer.deserialize, service.processing_time_timers)
         return event, processing
@@ -395,7 +405,7 @@ class InternalTimeServiceManager(Generic[K]):
     def _new_queue(self, name: str) -> KeyedTimerQueue[K, Any]:
         queue = self._create_queue(name)
         if queue is None:  # otherwise the service would create its own queue
-            raise TypeError(f"create_queue must return a KeyedTimerQueue, got None for {name!r}")
+            raise ArgumentTypeError(f"create_queue must return a KeyedTimerQueue, got None for {name!r}")
         return queue
 
     def _begin(self, watermark: int) -> None:
@@ -434,9 +444,9 @@ def _names(serializer: TimerSerializer) -> tuple[str, str]:
     return serializer.key_serializer.name, serializer.namespace_serializer.name
 
 
-def _expect(serializer: TimerSerializer, service: str, key: str, namespace: str) -> None:
+def _expect_serializers(serializer: TimerSerializer, service: str, key: str, namespace: str) -> None:
     if _names(serializer) != (key, namespace):
-        raise ValueError(
+        raise ArgumentValueError(
             f"key_serializer and namespace_serializer of the service {service!r} must be {key!r} and "
             f"{namespace!r}, as before, got {serializer}"
         )

@@ -7,9 +7,10 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 
 from timerheap._arguments import instance, int64
+from timerheap.errors import ArgumentValueError
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
-from timerheap.watermarks.valve import ChannelValve, Explanation
+from timerheap.watermarks.valve import ChannelValve, Explanation, combined
 
 
 class StatusWatermarkValve:
@@ -31,7 +32,7 @@ class StatusWatermarkValve:
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If `channels` is not an int of 0 or more.
 
     Notes
@@ -58,7 +59,7 @@ class StatusWatermarkValve:
 
     def __init__(self, channels: int = 0, output: WatermarkOutput | None = None) -> None:
         if int64("channels", channels) < 0:
-            raise ValueError(f"channels must be 0 or more, got {channels}")
+            raise ArgumentValueError(f"channels must be 0 or more, got {channels}")
         self._channels = ChannelValve(output)
         for _ in range(channels):
             self.add_channel()
@@ -110,7 +111,7 @@ class StatusWatermarkValve:
 
         Raises
         ------
-        TypeError, IndexError, OverflowError
+        ArgumentTypeError, IndexError, ArgumentRangeError
             If an argument is not an int, there is no such channel, or `watermark` does not fit int64. Nothing
             changes then.
         """
@@ -122,7 +123,7 @@ class StatusWatermarkValve:
 
         Raises
         ------
-        TypeError, IndexError
+        ArgumentTypeError, IndexError
             If `status` is not a WatermarkStatus, or there is no such channel. Nothing changes then.
         """
         channel, status = self._checked(channel), instance("status", status, WatermarkStatus)
@@ -171,10 +172,9 @@ class CombinedWatermarkStatus:
         """Combine the watermarks of the inputs; return whether the result rises and must be emitted."""
         if not self._watermarks:
             return False
-        active = [mark for partial, mark in self._watermarks.items() if partial not in self._idle]
-        self.is_idle = not active
-        combined = min(active) if active else max(self._watermarks.values())
-        if combined <= self.combined_watermark:
+        self.is_idle = self._idle.issuperset(self._watermarks)
+        watermark = combined((mark, each not in self._idle) for each, mark in self._watermarks.items())
+        if watermark <= self.combined_watermark:
             return False
-        self.combined_watermark = combined
+        self.combined_watermark = watermark
         return True

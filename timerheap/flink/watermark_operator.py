@@ -111,7 +111,7 @@ class TimestampsAndWatermarksOperator:
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If an argument is invalid.
 
     Notes
@@ -203,7 +203,7 @@ class TimestampsAndWatermarksOperator:
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If the timestamp is not an int64. The row is not emitted then.
         """
         at = MIN_WATERMARK if timestamp is None else int64("timestamp", timestamp)
@@ -217,7 +217,7 @@ class TimestampsAndWatermarksOperator:
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If `watermark` is not an int64.
         """
         if int64("watermark", watermark) == MAX_WATERMARK:

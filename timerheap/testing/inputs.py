@@ -17,17 +17,22 @@ from pyspark.sql.types import LongType, StructField, StructType
 from timerheap._native._core import spark_hashes
 from timerheap._values import Misfit
 from timerheap.broadcast import KeyedBroadcastProcessFunction
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.spark._arrow import KeyedRows, event_millis, view_of
 from timerheap.spark._columns import INPUT, SIDES, TIME
-from timerheap.spark._plan.arguments import Columns, Input, arrow_schema, query_of, strategy_of
+from timerheap.spark._exchange.assigned_times import AssignedTimes
+from timerheap.spark._functions.function_kinds import work_of
+from timerheap.spark._plan.assemble import query_of
 from timerheap.spark._plan.build import NULL_MARK
-from timerheap.spark._process.function_runners import work_of
+from timerheap.spark._plan.computed_columns import Columns
+from timerheap.spark._plan.event_time import strategy_of
+from timerheap.spark._plan.inputs import Input
+from timerheap.spark._plan.schemas import arrow_schema
 from timerheap.spark._process.process import columns_of_two
 from timerheap.spark._query import NullTime, Query, nullable_arrow_schema
-from timerheap.spark._worker.output import cast as cast_column
-from timerheap.spark._worker.output import column_of
-from timerheap.spark._worker.row_runner import AssignedTimes
+from timerheap.spark._worker.column_casts import cast as cast_column
+from timerheap.spark._worker.column_casts import column_of
 from timerheap.types import arrow_columns
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
@@ -44,7 +49,8 @@ def columns_type(argument: str, schema: Any) -> StructType:
     if isinstance(schema, str):
         return from_arrow_schema(arrow_columns(schema, argument), prefer_timestamp_ntz=True)
     arrow_schema(argument, schema)
-    return schema
+    checked: StructType = schema
+    return checked
 
 
 class SchemaColumns(Columns):
@@ -74,6 +80,10 @@ class SchemaColumns(Columns):
         if watermark is None and event_time is not None:
             return WatermarkStrategy.for_monotonous_timestamps()
         return strategy_of(argument, watermark)
+
+    def strategy_for(self, argument: str, watermark: Any) -> Any:
+        """Return a strategy as it is: the test itself advances the watermark."""
+        return watermark
 
 
 class _Schema:
@@ -105,11 +115,13 @@ class PushedRows:
         return StructType([*self.type, StructField(TIME, LongType())])
 
     def table(self, rows: object) -> pa.RecordBatch:
-        """Return rows as columns, those of `schema`; raise TypeError or ValueError if one does not fit."""
+        """Return rows as columns, those of `schema`; raise an ArgumentError if one does not fit."""
         schema = nullable_arrow_schema(self.type)
         if isinstance(rows, (pa.RecordBatch, pa.Table)):
             if sorted(rows.schema.names) != sorted(schema.names):
-                raise ValueError(f"rows must have the columns {schema.names}, got {rows.schema.names}")
+                raise ArgumentValueError(
+                    f"rows must have the columns {schema.names}, got {rows.schema.names}"
+                )
             parts = (rows.column(field.name) for field in schema)
             columns = [cast_column(part, field.type) for part, field in zip(parts, schema, strict=True)]
             whole = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
@@ -117,7 +129,8 @@ class PushedRows:
         else:
             values = list(zip(*map(self._values, _listed(rows)), strict=True)) or [()] * len(schema)
             batch = pa.RecordBatch.from_arrays(
-                [_column(each, field) for each, field in zip(values, schema, strict=True)], schema=schema
+                [_rows_column(each, field) for each, field in zip(values, schema, strict=True)],
+                schema=schema,
             )
         if self.null_time == "drop" and self.event_time in schema.names:
             batch = batch.filter(batch.column(self.event_time).is_valid())
@@ -128,24 +141,28 @@ class PushedRows:
         names = self.type.names
         if isinstance(row, Mapping):
             if not row.keys() <= set(names):
-                raise ValueError(f"rows must have the columns {names}, got {sorted(row.keys() - set(names))}")
+                raise ArgumentValueError(
+                    f"rows must have the columns {names}, got {sorted(row.keys() - set(names))}"
+                )
             return tuple(row.get(name) for name in names)
         if isinstance(row, Sequence) and not isinstance(row, (str, bytes)) and len(row) == len(names):
             return tuple(row)
-        raise ValueError(f"rows must be dicts, tuples or Rows with the columns {names}, got {row!r}")
+        raise ArgumentValueError(f"rows must be dicts, tuples or Rows with the columns {names}, got {row!r}")
 
     def _check(self, batch: pa.RecordBatch) -> None:
         for field, column in zip(self.type, batch.columns, strict=True):
             timed = field.name == self.event_time
             if column.null_count and (timed or not field.nullable):
                 why = "the event time" if timed else "not null in the schema"
-                raise ValueError(f"rows must have a value in column {field.name!r}, which is {why}, got None")
+                raise ArgumentValueError(
+                    f"rows must have a value in column {field.name!r}, which is {why}, got None"
+                )
 
     def hashed(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> KeyedRows:
         """Return what the query sees of rows, with the hashes of their keys and their event times."""
         hashed = [batch.column(name) for name in self.key]
         if len(hashed) > 1:  # like `timerheap.spark._plan.build`
-            marks = (_mark(column, NULL_MARK + number) for number, column in enumerate(hashed))
+            marks = (_marks_of(column, NULL_MARK + number) for number, column in enumerate(hashed))
             hashed = [part for pair in zip(hashed, marks, strict=True) for part in pair]
         timestamps = np.zeros(batch.num_rows, np.int64)
         if self.event_time is not None:
@@ -153,7 +170,7 @@ class PushedRows:
         return KeyedRows(rows, spark_xxhash64(hashed), timestamps)
 
 
-def _mark(column: pa.Array, mark: int) -> pa.Array:
+def _marks_of(column: pa.Array, mark: int) -> pa.Array:
     return pa.array(np.full(len(column), mark), mask=column.is_valid().to_numpy(zero_copy_only=False))
 
 
@@ -191,15 +208,17 @@ def _big_integer(number: int) -> bytes:
 
 def _listed(rows: object) -> list[Any]:
     if isinstance(rows, (Mapping, str, bytes)) or not isinstance(rows, Iterable) or hasattr(rows, "asDict"):
-        raise TypeError(f"rows must be a list of rows, or a pyarrow table, got {rows!r}; pass [row] for one")
+        raise ArgumentTypeError(
+            f"rows must be a list of rows, or a pyarrow table, got {rows!r}; pass [row] for one"
+        )
     return list(rows)
 
 
-def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
+def _rows_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
         return column_of(values, field.type).cast(field.type)
     except (Misfit, pa.ArrowException, OverflowError) as e:
-        raise ValueError(f"rows must fit the schema: column {field.name!r}: {e}") from None
+        raise ArgumentValueError(f"rows must fit the schema: column {field.name!r}: {e}") from None
 
 
 class Inputs:

@@ -21,33 +21,38 @@ from timerheap._arguments import instance, int64
 from timerheap._native._core import row_order as time_order
 from timerheap._values import ArrowTypes
 from timerheap.broadcast import KeyedBroadcastProcessFunction
+from timerheap.errors import ArgumentValueError
 from timerheap.functions import KeyedCoProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.metrics import DistributionResult, Metrics
 from timerheap.output_tag import OutputTag
-from timerheap.spark._arrow import KeyedRows, narrow_column
+from timerheap.spark._arrow import KeyedRows, event_times, narrow_column
 from timerheap.spark._columns import LATE_ROWS, SIDE_OUTPUT
 from timerheap.spark._compat import to_rows
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group import key_group
-from timerheap.spark._group.checkpoint import Chunks, Manifest, Stored
-from timerheap.spark._group.columns import python_values
-from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup, UserState
+from timerheap.spark._functions.sendable import sendable
+from timerheap.spark._functions.side_tags import side_tags
+from timerheap.spark._group import saving
+from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import content_order
-from timerheap.spark._plan.arguments import (
-    EventTime,
-    RightInput,
-    arrow_schema,
-    assigns_time,
-    changed_states,
-    key_groups,
-    sendable,
-)
-from timerheap.spark._plan.outputs import side_tags, with_side_column
+from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.state_names import BROADCAST_STATE, expect_stored
+from timerheap.spark._group.stored.chunk_store import Chunks
+from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._group.user_states import UserState
+from timerheap.spark._plan.assemble import key_groups
+from timerheap.spark._plan.event_time import EventTime, assigns_time
+from timerheap.spark._plan.inputs import RightInput
+from timerheap.spark._plan.outputs import with_side_column
+from timerheap.spark._plan.schemas import arrow_schema
+from timerheap.spark._plan.state_changes import IfStored, changed_states, with_expected
+from timerheap.spark._python_rows import python_values
 from timerheap.spark._query import Query
+from timerheap.spark._row_objects import row_source
+from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import Runner, run_key_group
-from timerheap.spark._worker.row_runner import row_source
+from timerheap.spark._worker.runner import MicroBatch, Runner
+from timerheap.spark._worker.work import Rehearsal
 from timerheap.testing.inputs import Function, Inputs, PushedRows, columns_type
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
@@ -119,13 +124,14 @@ def load_group(query: Query, max_parallelism: int, data: bytes) -> tuple[KeyGrou
         batch = stream.read_next_batch()
         batch.validate(full=True)
     except (ValueError, pa.ArrowException, OSError, StopIteration) as e:
-        raise ValueError(f"snapshot must be what snapshot() has returned: {e}") from e
+        raise ArgumentValueError(f"snapshot must be what snapshot() has returned: {e}") from e
     store = Chunks(((row["kind"], row["id"]), row["data"]) for row in batch.to_pylist())
     manifest = store.read_manifest()
     if manifest is None:
-        raise ValueError("snapshot must be what snapshot() has returned, got one without a manifest")
+        raise ArgumentValueError("snapshot must be what snapshot() has returned, got one without a manifest")
     manifest.check(max_parallelism)
-    group, _ = key_group.load_group(store, manifest, query.layout)
+    expect_stored(query.layout, store, manifest)
+    group, _ = saving.loaded_group(store, manifest, query.layout)
     return group, int(now) if now else None
 
 
@@ -167,8 +173,9 @@ class ProcessTester:
         refuses a function with such a state unless it has `processing_time`, too.
     max_parallelism : int
         The number of key groups, which the function can ask for.
-    state_changes : dict of str to str or None, optional
-        The new names of states, or of fields, in a restored snapshot by their old names; None drops one.
+    state_changes : dict of str to str or None, or IfStored, optional
+        The new names of states, or of fields, in a restored snapshot by their old names; None drops one. As
+        in `timerheap.spark.process`, with `timerheap.spark.IfStored` around them if they stay.
     side_outputs : list of OutputTag, optional
         The side outputs of the function, as in `timerheap.spark.process`.
 
@@ -214,7 +221,7 @@ class ProcessTester:
         late: str | None = None,
         processing_time: bool = False,
         max_parallelism: int = 16,
-        state_changes: Mapping[str, str | None] | None = None,
+        state_changes: Mapping[str, str | None] | IfStored | None = None,
         side_outputs: Sequence[OutputTag] | None = None,
     ) -> None:
         sendable(function, *get_args(Function))
@@ -239,7 +246,7 @@ class ProcessTester:
                 "right.",
             )
         elif right_schema is not None:
-            raise ValueError("right_schema needs a KeyedCoProcessFunction")
+            raise ArgumentValueError("right_schema needs a KeyedCoProcessFunction")
         self._rules = _rules(function, rules_schema)
         self._pickled = dumps(function)  # type: ignore[no-untyped-call]
         self._max_parallelism = cast(int, key_groups(max_parallelism))
@@ -251,7 +258,7 @@ class ProcessTester:
             "order": order,
             "late": late,
             "max_parallelism": self._max_parallelism,
-            **changed_states(state_changes),
+            "state_changes": changed_states(state_changes),
             "side_outputs": side_tags(side_outputs, function),
             "broadcast": None if self._rules is None else self._rules.type,
         }
@@ -259,6 +266,8 @@ class ProcessTester:
         query = self._query()
         self._sent: dict[str, list[Any]] = {field.name: [] for field in query.side_fields}
         self._begin(query, KeyGroup(query.layout), self._now)
+        states = {name: state.type for name, state in self._group.states.items()}
+        self._options["state_changes"] = with_expected(query, Rehearsal(states=states)).state_changes
 
     def _query(self) -> Query:
         """Return the query of a new copy of the function."""
@@ -280,6 +289,9 @@ class ProcessTester:
     def push(self, rows: object) -> list[Row]:
         """Process rows of one micro-batch; with two inputs, rows of the left.
 
+        The watermark does not advance, so no event-time timer fires, not even one that a row registers for
+        the past: that fires with the next watermark, as in Flink.
+
         Parameters
         ----------
         rows : list of dict, tuple or Row, or a pyarrow.Table or RecordBatch
@@ -293,7 +305,7 @@ class ProcessTester:
 
         Raises
         ------
-        TypeError, ValueError
+        ArgumentTypeError, ArgumentValueError
             If a row does not fit `input_schema`; then none is processed.
         """
         return self._push(0, rows)
@@ -301,24 +313,28 @@ class ProcessTester:
     def push_right(self, rows: object) -> list[Row]:
         """Process rows of the right input; see `push`."""
         if len(self._inputs) == 1:
-            raise ValueError("function must be a KeyedCoProcessFunction to have a right input")
+            raise ArgumentValueError("function must be a KeyedCoProcessFunction to have a right input")
         return self._push(1, rows)
 
     def push_rules(self, rows: object) -> list[Row]:
         """Process rows of the broadcast input; see `push`."""
         rules = self._expect_rules("a broadcast input")
         table = pa.Table.from_batches([rules.table(rows)])
-        return self._run(None, self._group.watermark, table)
+        return self._run(None, None, table)
 
     def _expect_rules(self, what: str) -> PushedRows:
         if self._rules is None:
-            raise ValueError(f"function must be a KeyedBroadcastProcessFunction to have {what}")
+            raise ArgumentValueError(f"function must be a KeyedBroadcastProcessFunction to have {what}")
         return self._rules
 
     def _push(self, number: int, rows: object) -> list[Row]:
         query, pushed = self._current, self._inputs.hashed(number, rows, self._current)
         if query.order == "event_time" and not query.ties:
-            every = pushed.timestamps, pushed.ids, np.arange(len(pushed))
+            every = (
+                event_times(pushed.rows.column(str(query.event_time))),
+                pushed.ids,
+                np.arange(len(pushed)),
+            )
             if self._hints and (content_order(pushed.rows, *every) != time_order(*every)).any():
                 self._hints = False
                 _log.warning(
@@ -326,7 +342,7 @@ class ProcessTester:
                     "as pushed; if their order matters, pass EventTime(column, tie_break=...) with the "
                     "columns that have it"
                 )
-        return self._run(pushed, self._group.watermark)
+        return self._run(pushed, None)
 
     def advance_watermark(self, timestamp: int) -> list[Row]:
         """Advance the watermark, release the rows that wait for it, fire timers, and return the results.
@@ -334,11 +350,12 @@ class ProcessTester:
         Parameters
         ----------
         timestamp : int
-            Epoch ms, at least the present watermark.
+            Epoch ms, at least the present watermark. The same one fires timers that were registered for the
+            past, as in Flink's test harnesses.
         """
         timestamp = int64("timestamp", timestamp)
         if timestamp < self._group.watermark:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"timestamp must be at least the watermark, {self._group.watermark}, got {timestamp}"
             )
         return self._run(None, timestamp)
@@ -361,11 +378,13 @@ class ProcessTester:
             raise RuntimeError("processing_time must be True for a test with a clock, got False")
         now = int64("now", now)
         if now < self._now:
-            raise ValueError(f"now must be at least the present time, {self._now}, got {now}")
+            raise ArgumentValueError(f"now must be at least the present time, {self._now}, got {now}")
         self._now = now
-        return self._run(None, self._group.watermark)
+        return self._run(None, None)
 
-    def _run(self, rows: KeyedRows | None, watermark: int, broadcast: pa.Table | None = None) -> list[Row]:
+    def _run(
+        self, rows: KeyedRows | None, watermark: int | None, broadcast: pa.Table | None = None
+    ) -> list[Row]:
         if self._failed:
             raise RuntimeError(
                 "the function must not have failed before; restore() a snapshot, or begin anew"
@@ -373,8 +392,8 @@ class ProcessTester:
         query, group = self._current, self._group
         output = ResultBuffer(*query.outputs)
         self._failed = True  # as on Spark, where the micro-batch is done again from the checkpoint
-        run_key_group(query, self._runner, group, rows, self._now, watermark, output, broadcast)
-        for about, message in self._runner.rows_ahead.warnings.items():
+        run_key_group(MicroBatch(query, self._runner, self._now, output), group, rows, watermark, broadcast)
+        for about, message in self._runner.warnings.items():
             if about not in self._warned:
                 _log.warning("%s", message)
             self._warned.add(about)
@@ -396,19 +415,30 @@ class ProcessTester:
     def side_output(self, tag: OutputTag) -> list[Any]:
         """Return what the function has sent to a side output so far; a row is a Row."""
         if getattr(tag, "tag_id", None) not in self._sent:
-            raise ValueError(f"tag must be one of the side outputs {list(self._sent)}, got {tag!r}")
+            raise ArgumentValueError(f"tag must be one of the side outputs {list(self._sent)}, got {tag!r}")
         return list(self._sent[tag.tag_id])
 
     def late_rows(self) -> list[Row]:
         """Return the late rows so far, with ``late="emit"``, as `timerheap.spark.late_rows` does."""
         if LATE_ROWS not in self._sent:
-            raise ValueError('late must be "emit" for a test that returns late rows')
+            raise ArgumentValueError('late must be "emit" for a test that returns late rows')
         return list(self._sent[LATE_ROWS])
 
     @property
     def watermark(self) -> int:
         """The watermark, epoch ms."""
         return self._group.watermark
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether there is a processing time, which `advance_clock` advances."""
+        return self._now is not None
+
+    @property
+    def results_behind(self) -> int | None:
+        """By how many ms results may be behind the watermark, as in an `IntervalJoin`; None for no limit."""
+        behind: int | None = self._current.work.results_behind
+        return behind
 
     @property
     def late_row_count(self) -> int:
@@ -445,7 +475,7 @@ class ProcessTester:
 
         Raises
         ------
-        ValueError
+        ArgumentValueError
             If these are other bytes, or do not fit the function; the tester is not changed then.
         """
         query = self._query()
@@ -483,7 +513,7 @@ class ProcessTester:
         """Return the contents of a state: by key, its value, list or dict."""
         keyed = sorted(each for each in self._group.states if not each.startswith(BROADCAST_STATE))
         if name not in keyed:
-            raise ValueError(f"name must be one of {keyed}, got {name!r}")
+            raise ArgumentValueError(f"name must be one of {keyed}, got {name!r}")
         ids, contents = _contents(self._group.states[name])
         return dict(zip(self._keys(ids), contents, strict=True))
 
@@ -498,7 +528,7 @@ class ProcessTester:
 
         Raises
         ------
-        ValueError
+        ArgumentValueError
             If the function has asked for other broadcast states only.
         """
         self._expect_rules("broadcast states")
@@ -511,7 +541,7 @@ class ProcessTester:
         if not states:
             return {}
         if name not in states:
-            raise ValueError(
+            raise ArgumentValueError(
                 "name must be one of the broadcast states that the function has asked for so far, "
                 f"{sorted(states)}, got {name!r}"
             )
@@ -536,7 +566,7 @@ def _rules(function: object, schema: object) -> PushedRows | None:
     """Return the broadcast rows of a function, None if it is of another kind."""
     if not isinstance(function, KeyedBroadcastProcessFunction):
         if schema is not None:
-            raise ValueError("rules_schema needs a KeyedBroadcastProcessFunction")
+            raise ArgumentValueError("rules_schema needs a KeyedBroadcastProcessFunction")
         return None
     type_ = columns_type("rules_schema", schema)
     arrow_schema("rules_schema", type_)

@@ -1,4 +1,4 @@
-"""Flink's windows of SQL, TUMBLE, HOP, CUMULATE and SESSION, over columns of rows (experimental).
+"""The windows of SQL, over columns of rows: what Flink's window table functions (TVF) make (experimental).
 
 Rows, aggregates and results are columns; a key is an int64. An assigner defines the windows, and
 `GlobalWindowAggregate` computes them; `SessionWindowAggregate` computes sessions.

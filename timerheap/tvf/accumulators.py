@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from timerheap.errors import ArgumentTypeError
 from timerheap.tvf.columns import Accumulator, Groups, Nullable
 
 Cells = tuple[NDArray[Any], ...]
@@ -79,7 +80,7 @@ class Aggregate(ABC):
     def __init__(self, columns: Sequence[str], dtype: DTypeLike, name: str) -> None:
         self.columns, self.dtype, self.name = tuple(columns), np.dtype(dtype), name
         if self.dtype not in (np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)):
-            raise TypeError(f"dtype of {name} must be int64, float64 or object, got {self.dtype}")
+            raise ArgumentTypeError(f"dtype of {name} must be int64, float64 or object, got {self.dtype}")
 
     def named(self, name: str) -> Self:
         """Return the same aggregate with another name."""
@@ -165,4 +166,5 @@ def object_ufunc(function: Callable[[Any, Any], Any]) -> np.ufunc:
     def merge(left: Any, right: Any) -> Any:
         return right if left is None else left if right is None else function(left, right)
 
-    return np.frompyfunc(merge, 2, 1)
+    ufunc: np.ufunc = np.frompyfunc(merge, 2, 1)
+    return ufunc

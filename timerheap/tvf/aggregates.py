@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from timerheap.errors import ArgumentRangeError, ArgumentTypeError, ArgumentValueError
 from timerheap.functions import AggregateFunction
 from timerheap.tvf.accumulators import (
     Accumulators,
@@ -32,7 +33,7 @@ from timerheap.tvf.columns import (
     group_by,
     group_rows,
     nbytes,
-    nullable,
+    nullable_column,
 )
 from timerheap.tvf.distinct import ApproxCountDistinct, CountDistinct
 
@@ -106,11 +107,11 @@ class Sum(FieldAggregate):
         null = np.asarray(counts) == 0
         if self.dtype != _INT64:
             return np.ma.masked_array(parts[0], null)
-        total, fits = _whole(np.asarray(parts[0]), np.asarray(parts[1]))
+        total, fits = _joined_halves(np.asarray(parts[0]), np.asarray(parts[1]))
         if not (fits | null).all():
             at = int(np.argmin(fits | null))
             exact = _exact(parts, at)
-            raise OverflowError(
+            raise ArgumentRangeError(
                 f"{self.name} must fit into int64, got {exact}; sum the column as float64 or as decimals"
             )
         return np.ma.masked_array(total, null)
@@ -137,11 +138,11 @@ class Avg(Sum):
         rows = np.where(null, 1, counts)
         if self.dtype.kind == "O":
             pairs = zip(np.where(null, 0, parts[0]).tolist(), rows.tolist(), strict=True)
-            averages = (_quotient(Decimal(total), number, self.scale) for total, number in pairs)
+            averages = (_decimal_average(Decimal(total), number, self.scale) for total, number in pairs)
             return np.ma.masked_array(np.fromiter(averages, object, len(rows)), null)
         if self.dtype != _INT64:
             return np.ma.masked_array(np.where(null, 0, parts[0]) / rows, null)
-        total, fits = _whole(parts[0], parts[1])
+        total, fits = _joined_halves(parts[0], parts[1])
         floor, rest = np.divmod(total, rows)
         average = floor + ((floor < 0) & (rest != 0))
         for at in np.flatnonzero(~fits & ~null).tolist():
@@ -200,7 +201,7 @@ def _exact_sum(left: Any, right: Any) -> Any:
     return _EXACT.add(left, right) if Decimal in (type(left), type(right)) else left + right
 
 
-def _quotient(total: Decimal, rows: int, scale: int) -> Decimal:
+def _decimal_average(total: Decimal, rows: int, scale: int) -> Decimal:
     """Divide as Spark does: 39 digits, then rounded half up."""
     quotient = _QUOTIENT.divide(total, Decimal(rows))
     return quotient.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _EXACT)
@@ -210,7 +211,9 @@ def _halves(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
     return values >> 32, values & _LOW
 
 
-def _whole(high: NDArray[np.int64], low: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _joined_halves(
+    high: NDArray[np.int64], low: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Join the halves, and return which sums fit into int64."""
     carried = high + (low >> 32)
     fits = (carried >= -_HALF) & (carried < _HALF)
@@ -240,7 +243,7 @@ class Variance(FieldAggregate):
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         (values, valid) = inputs[0]
-        return _moments(groups, values, valid)
+        return _mean_and_distances(groups, values, valid)
 
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
         return _merge(groups, *(np.asarray(column)[groups.order] for column in accumulators))
@@ -259,7 +262,9 @@ class Variance(FieldAggregate):
             return np.ma.masked_array(np.sqrt(variance) if self._root else variance, null)
 
 
-def _moments(groups: Groups, values: NDArray[Any], valid: NDArray[np.bool_]) -> tuple[NDArray[Any], ...]:
+def _mean_and_distances(
+    groups: Groups, values: NDArray[Any], valid: NDArray[np.bool_]
+) -> tuple[NDArray[Any], ...]:
     order, starts, sizes = groups
     weights = valid[order].astype(np.int64)
     counts = np.add.reduceat(weights, starts)
@@ -315,9 +320,9 @@ class PythonAggregate(FieldAggregate):
     def __init__(self, function: AggregateFunction, *columns: str) -> None:
         for method in ("create_accumulator", "add", "get_result", "merge"):
             if not callable(getattr(function, method, None)):
-                raise TypeError(f"function must have a method {method}, got {function!r}")
+                raise ArgumentTypeError(f"function must have a method {method}, got {function!r}")
         if not columns:
-            raise TypeError("columns must name at least one input column for the function, got none")
+            raise ArgumentTypeError("columns must name at least one input column for the function, got none")
         self.function = function
         merge = object_ufunc(lambda a, b: function.merge(deepcopy(a), deepcopy(b)))
         accumulator = Field("accumulator", np.dtype(object), merge, None)
@@ -394,7 +399,7 @@ def aggregate(function: str | AggregateFunction, *columns: str, dtype: DTypeLike
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If the function, its columns or the dtype are not as above.
     ImportError
         If ``datasketches`` is missing.
@@ -407,13 +412,13 @@ def aggregate(function: str | AggregateFunction, *columns: str, dtype: DTypeLike
     if not isinstance(function, str):
         return PythonAggregate(function, *columns)
     if function not in BUILT_IN:
-        raise ValueError(
+        raise ArgumentValueError(
             f"function must be one of {', '.join(BUILT_IN)}, or an AggregateFunction, got {function!r}"
         )
     if function == "count" and not columns:
         return Count()
     if len(columns) != 1:
-        raise TypeError(f"columns must be one input column for {function}, got {columns!r}")
+        raise ArgumentTypeError(f"columns must be one input column for {function}, got {columns!r}")
     return BUILT_IN[function](columns[0], dtype)
 
 
@@ -433,6 +438,10 @@ class Partials:
         accumulators = tuple(tuple(field[rows] for field in fields) for fields in self.accumulators)
         starts = None if self.starts is None else self.starts[rows]
         return Partials(self.key_ids[rows], self.slice_ends[rows], accumulators, starts)
+
+    def without(self, rows: NDArray[np.intp]) -> Partials:
+        """Return the partials that are not at these positions."""
+        return self[np.setdiff1d(np.arange(len(self)), rows)] if len(rows) else self
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -484,7 +493,9 @@ class Aggregation:
         length, inputs = len(groups.order), {} if inputs is None else inputs
         accumulators = []
         for aggregate in self.aggregates:
-            columns = [nullable(name, inputs[name], aggregate.dtype, length) for name in aggregate.columns]
+            columns = [
+                nullable_column(name, inputs[name], aggregate.dtype, length) for name in aggregate.columns
+            ]
             accumulators.append(aggregate.accumulate(groups, columns))
         return tuple(accumulators)
 

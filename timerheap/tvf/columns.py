@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from timerheap._native._core import SliceGroups
+from timerheap.errors import ArgumentRangeError, ArgumentTypeError, ArgumentValueError
 
 Int64s = NDArray[np.int64] | Sequence[int]
 _KINDS = {"i": "integers", "f": "numbers"}
@@ -20,7 +21,9 @@ def column(name: str, values: Int64s | int, length: int | None = None) -> NDArra
     """Convert integers of any width to a column of int64; a single int is repeated `length` times."""
     array = np.asarray(values)
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise ValueError(f"{name} must not be null, got {int(values.mask.sum())} nulls; filter them out")
+        raise ArgumentValueError(
+            f"{name} must not be null, got {int(values.mask.sum())} nulls; filter them out"
+        )
     if length is not None and array.ndim == 0:
         array = np.broadcast_to(array, length)
     if not array.size:
@@ -29,20 +32,19 @@ def column(name: str, values: Int64s | int, length: int | None = None) -> NDArra
         try:
             array = np.array([int.__index__(value) for value in array.tolist()], np.int64)
         except (TypeError, OverflowError) as error:
-            raise type(error)(
-                f"{name} must be integers that fit into 64 bits, got {array.tolist()!r}"
-            ) from None
+            wrong = ArgumentRangeError if isinstance(error, OverflowError) else ArgumentTypeError
+            raise wrong(f"{name} must be integers that fit into 64 bits, got {array.tolist()!r}") from None
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers (int64), got {array.dtype}")
+        raise ArgumentTypeError(f"{name} must be integers (int64), got {array.dtype}")
     if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
+        raise ArgumentValueError(f"{name} must be one-dimensional, got shape {array.shape}")
     if length is not None and len(array) != length:
-        raise ValueError(f"{name} must have {length} rows, like the other columns, got {len(array)}")
+        raise ArgumentValueError(f"{name} must have {length} rows, like the other columns, got {len(array)}")
     return array.astype(np.int64, copy=False)
 
 
 def add(values: NDArray[np.int64], by: NDArray[np.int64] | int, what: str) -> NDArray[np.int64]:
-    """Add two columns, or a number to a column; an OverflowError names `what` and the values."""
+    """Add two columns, or a number to a column; an ArgumentRangeError names `what` and the values."""
     addends = np.asarray(by, np.int64)  # with a Python int, NumPy would raise its own error
     total: NDArray[np.int64] = values + addends
     if not addends.ndim and _fits(values, lambda value: value + int(addends)):
@@ -51,7 +53,7 @@ def add(values: NDArray[np.int64], by: NDArray[np.int64] | int, what: str) -> ND
     if wrong.any():
         at = int(np.argmax(wrong))
         addend = int(np.broadcast_to(addends, values.shape)[at])
-        raise OverflowError(f"{what} must fit into int64, got {int(values[at])} + {addend}")
+        raise ArgumentRangeError(f"{what} must fit into int64, got {int(values[at])} + {addend}")
     return total
 
 
@@ -78,13 +80,15 @@ class Nullable(NamedTuple):
     valid: NDArray[np.bool_]
 
 
-def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullable:
+def nullable_column(name: str, values: object, dtype: DTypeLike, length: int) -> Nullable:
     """Convert an input column to int64, float64 or object; a masked value is null, and None among objects."""
     wanted = np.dtype(dtype)
-    array: NDArray[Any] = values if isinstance(values, np.ndarray) else np.asarray(values, _objects(values))
+    array: NDArray[Any] = (
+        values if isinstance(values, np.ndarray) else np.asarray(values, _object_dtype(values))
+    )
     data, valid = np.ma.getdata(array, subok=False), ~np.ma.getmaskarray(array)
     if data.shape != (length,):
-        raise ValueError(f"{name} must be a column of {length} rows, got shape {data.shape}")
+        raise ArgumentValueError(f"{name} must be a column of {length} rows, got shape {data.shape}")
     if not length:
         data = data.astype(wanted)
     if data.dtype.kind == "O":
@@ -94,13 +98,13 @@ def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullab
     if wanted.kind == "O":
         return Nullable(data.astype(object), valid)
     if data.dtype.kind not in ("biu" if wanted.kind == "i" else "biuf"):
-        raise TypeError(f"{name} must be {_KINDS[wanted.kind]} ({wanted}), got {data.dtype}")
+        raise ArgumentTypeError(f"{name} must be {_KINDS[wanted.kind]} ({wanted}), got {data.dtype}")
     if data.dtype == np.uint64 and wanted.kind == "i" and (data[valid] > np.iinfo(np.int64).max).any():
-        raise OverflowError(f"{name} must fit into int64, got {data[valid].max()}")
+        raise ArgumentRangeError(f"{name} must fit into int64, got {data[valid].max()}")
     return Nullable(data.astype(wanted, copy=False), valid)
 
 
-def _objects(values: object) -> type | None:
+def _object_dtype(values: object) -> type | None:
     """Return object for a list that holds None or strings, so that NumPy keeps its values."""
     if not isinstance(values, Sequence):
         return None
@@ -112,11 +116,11 @@ def _unboxed(name: str, data: NDArray[Any], valid: NDArray[np.bool_], wanted: np
     kinds = (int, np.integer, np.bool_) if wanted.kind == "i" else (int, float, np.number, np.bool_)
     wrong = [value for value in data[valid].tolist() if not isinstance(value, kinds)]
     if wrong:
-        raise TypeError(f"{name} must be {_KINDS[wanted.kind]} ({wanted}), got {wrong[0]!r}")
+        raise ArgumentTypeError(f"{name} must be {_KINDS[wanted.kind]} ({wanted}), got {wrong[0]!r}")
     try:
         filled[valid] = data[valid]
     except OverflowError:
-        raise OverflowError(f"{name} must fit into {wanted}, got {max(data[valid], key=abs)}") from None
+        raise ArgumentRangeError(f"{name} must fit into {wanted}, got {max(data[valid], key=abs)}") from None
     return filled
 
 

@@ -51,7 +51,7 @@ class CountDistinct(Aggregate):
         column = _multisets(accumulators)
         cells = grid.cells[column.rows]
         lines, positions = np.divmod(cells, grid.width)
-        values, counts = _comparable(column.values), column.counts
+        values, counts = _value_numbers(column.values), column.counts
         if grid.span is not None:
             leaving = positions + grid.span < grid.width
             lines = np.concatenate([lines, lines[leaving]])
@@ -86,7 +86,7 @@ def _multisets(accumulators: Accumulators) -> Multisets:
 def _collect(
     groups: NDArray[np.intp], values: NDArray[Any], counts: NDArray[np.int64], length: int
 ) -> Multisets:
-    found = group_by(groups, _comparable(values))
+    found = group_by(groups, _value_numbers(values))
     kept, totals = found.firsts, np.add.reduceat(counts[found.order], found.starts)
     if values.dtype == object:  # in the order of their arrival, since their numbers depend on other rows
         order = np.lexsort((kept, groups[kept]))
@@ -95,7 +95,7 @@ def _collect(
     return Multisets(offsets.astype(np.int64), values[kept], totals)
 
 
-def _comparable(values: NDArray[Any]) -> NDArray[np.int64]:
+def _value_numbers(values: NDArray[Any]) -> NDArray[np.int64]:
     """Return a number for each value; values that are equal in SQL have the same number."""
     if values.dtype == object:
         numbers: dict[Any, int] = {}
@@ -117,7 +117,7 @@ class ApproxCountDistinct(FieldAggregate):
 
     def __init__(self, column: str, dtype: DTypeLike) -> None:
         try:
-            import datasketches  # type: ignore[import-not-found, unused-ignore]
+            import datasketches
         except ImportError:
             raise ImportError(
                 "approx_count_distinct requires the package datasketches: pip install datasketches"
@@ -135,7 +135,7 @@ class ApproxCountDistinct(FieldAggregate):
         ends = column.offsets.tolist()  # type: ignore[union-attr]
         values = column.values.tolist()  # type: ignore[union-attr]
         if self.dtype.kind == "O":
-            values = list(map(_text, values))
+            values = list(map(_distinct_text, values))
         sketches = np.empty(len(column), object)
         for group, (start, end) in enumerate(pairwise(ends)):
             sketch = self._library.hll_sketch(_LG_K, self._library.tgt_hll_type.HLL_8)
@@ -155,10 +155,11 @@ class ApproxCountDistinct(FieldAggregate):
         union = self._library.hll_union(_LG_K)
         union.update(self._read(left))
         union.update(self._read(right))
-        return union.get_result(self._library.tgt_hll_type.HLL_8).serialize_compact()
+        united: bytes = union.get_result(self._library.tgt_hll_type.HLL_8).serialize_compact()
+        return united
 
 
-def _text(value: object) -> str:
+def _distinct_text(value: object) -> str:
     """Return a text that differs for different values; a sketch truncates decimals and ignores ""."""
     if isinstance(value, bytes):
         return f"b{value.hex()}"

@@ -27,6 +27,10 @@ class Intervals(NamedTuple):
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
 
+    @classmethod
+    def of(cls, sessions: Partials) -> Intervals:
+        return cls(sessions.key_ids, _starts(sessions), sessions.slice_ends)
+
 
 class SessionWindowAggregate:
     """Keyed windows that end a gap after their last row; each fires at a watermark of its end minus 1 ms.
@@ -77,6 +81,12 @@ class SessionWindowAggregate:
         self.timers = TimerHeap()
         self._changed = [np.empty(0, np.int64)]  # the keys whose sessions have changed
 
+    def empty_copy(self) -> SessionWindowAggregate:
+        """Return an operator with the same windows and aggregates, and no sessions."""
+        return SessionWindowAggregate(
+            self.assigner.interval, self.aggregation.aggregates, self.assigner.zone.name
+        )
+
     def __len__(self) -> int:
         """Return the number of sessions."""
         return len(self._sessions)
@@ -85,19 +95,28 @@ class SessionWindowAggregate:
         self, key_ids: Int64s, timestamps: Int64s, inputs: Mapping[str, object] | None = None
     ) -> LateRows:
         """Add rows, in arrival order, as `GlobalWindowAggregate.add`; return those dropped as late."""
+        rows = self.single_rows(key_ids, timestamps, inputs)
+        late = self.late_of(rows, self._sessions)
+        self.merge(rows.without(late.rows))
+        self.late_rows += len(late.rows)
+        return late
+
+    def single_rows(
+        self, key_ids: Int64s, timestamps: Int64s, inputs: Mapping[str, object] | None = None
+    ) -> Partials:
+        """Return rows in arrival order, each as a session of its own."""
         keys = column("key_ids", key_ids, np.size(timestamps))
         starts = self.assigner.zone.to_local(column("timestamps", timestamps))
         ends = add(starts, self.assigner.interval, "a session's end")
-        held = Intervals(self._sessions.key_ids, _starts(self._sessions), self._sessions.slice_ends)
+        rows = self.aggregation.accumulate(keys, np.arange(len(keys)), inputs)
+        return Partials(keys, ends, rows.accumulators, starts)
+
+    def late_of(self, rows: Partials, held: Partials) -> LateRows:
+        """Return which of `single_rows` are late, also for the sessions that are `held`, by key and start."""
         passed = self.assigner.zone.passed(self.watermark)
-        late = _late(Intervals(keys, starts, ends), held, passed)
-        # Each row is accumulated in a slice of its own, and then merged with the sessions that it touches.
-        numbers = np.arange(len(keys))
-        rows = self.aggregation.accumulate(keys, numbers, inputs)
-        kept = np.setdiff1d(numbers, late)
-        self._merge(Partials(keys[kept], ends[kept], rows[kept].accumulators, starts[kept]))
-        self.late_rows += len(late)
-        return LateRows(late, lateness(self.watermark, self.assigner.zone.passes_at(ends[late] - 1)))
+        late = _late(Intervals.of(rows), Intervals.of(held), passed)
+        passes = self.assigner.zone.passes_at(rows.slice_ends[late] - 1)
+        return LateRows(late, lateness(self.watermark, passes))
 
     def advance_watermark(self, watermark: int) -> WindowResults:
         """Set the watermark and fire the sessions that have ended, as `GlobalWindowAggregate`.
@@ -105,19 +124,41 @@ class SessionWindowAggregate:
         A watermark that is not higher than the current one has no effect.
         """
         watermark = max(int64("watermark", watermark), self.watermark)
-        ended = np.zeros(len(self), np.bool_)
-        if (head := self.timers.peek()) is not None and head.timestamp <= watermark:
-            ended = self._sessions.slice_ends - 1 <= self.assigner.zone.passed(watermark)
-        results = self._evaluate(ended)
-        self._changed.append(self._sessions.key_ids[ended])
-        self._sessions = self._sessions[~ended]
+        ended = self._ended(watermark)
+        results = self.results(self._sessions[np.flatnonzero(ended)])
+        self._close(ended, watermark)
+        return results
+
+    def close_windows(self, watermark: int) -> None:
+        """Set the watermark as `advance_watermark` does, and compute no results.
+
+        watermark: that of the operator, or a later one
+        """
+        self._close(self._ended(watermark), watermark)
+
+    def _ended(self, watermark: int) -> NDArray[np.bool_]:
+        """Return which sessions end at a watermark."""
+        if (head := self.timers.peek()) is None or head.timestamp > watermark:
+            return np.zeros(len(self), np.bool_)
+        return self._sessions.slice_ends - 1 <= self.assigner.zone.passed(watermark)
+
+    def _close(self, ended: NDArray[np.bool_], watermark: int) -> None:
+        if ended.any():
+            self._changed.append(self._sessions.key_ids[ended])
+            self._sessions = self._sessions[~ended]
         self.timers.pop_due(watermark)
         self.watermark = watermark
-        return results
+
+    def take(self, rows: NDArray[np.bool_]) -> Partials:
+        """Remove some of the sessions of `snapshot`, and return them."""
+        taken, self._sessions = self._sessions[rows], self._sessions[~rows]
+        self._changed.append(taken.key_ids)
+        self.timers.remove_many(*self._timers_of(taken))
+        return taken
 
     def open_windows(self) -> WindowResults:
         """Return the current results of the sessions that have not ended, without firing them."""
-        return self._evaluate(np.ones(len(self), np.bool_))
+        return self.results(self._sessions)
 
     def next_timer(self) -> int | None:
         """Return the watermark at which the next session ends if no more rows arrive, or None."""
@@ -135,7 +176,7 @@ class SessionWindowAggregate:
         """
         keys = np.unique(np.concatenate(self._changed))
         self._changed = [np.empty(0, np.int64)]
-        changed = self._sessions[self._rows_of(keys)]
+        changed = self._sessions[self.rows_of(keys)]
         return changed, np.setdiff1d(keys, changed.key_ids)
 
     def restore(self, sessions: Partials, watermark: int, timers: TimerHeap | None = None) -> None:
@@ -158,17 +199,18 @@ class SessionWindowAggregate:
         """Return the timers of sessions, for `TimerHeap.push_many`."""
         return self.assigner.zone.passes_at(sessions.slice_ends - 1), sessions.key_ids, sessions.slice_ends
 
-    def _rows_of(self, keys: NDArray[np.int64]) -> NDArray[np.intp]:
+    def rows_of(self, keys: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return the positions of the sessions of distinct sorted keys, in order."""
         first, last = (np.searchsorted(self._sessions.key_ids, keys, side) for side in ("left", "right"))
         sizes = last - first
-        return np.arange(sizes.sum()) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
+        rows: NDArray[np.intp] = np.arange(sizes.sum()) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
+        return rows
 
-    def _merge(self, rows: Partials) -> None:
+    def merge(self, rows: Partials) -> None:
         """Merge sessions with those of the state that they touch."""
         if not len(rows):
             return
-        held = self._rows_of(np.unique(rows.key_ids))
+        held = self.rows_of(np.unique(rows.key_ids))
         before = len(held)
         both = self.aggregation.concatenate([self._sessions[held], rows])
         both_starts = _starts(both)
@@ -201,9 +243,10 @@ class SessionWindowAggregate:
         order = np.insert(kept, places, size + np.arange(len(sessions)))
         self._sessions = self.aggregation.concatenate([self._sessions, sessions])[order]
 
-    def _evaluate(self, which: NDArray[np.bool_]) -> WindowResults:
-        there = np.flatnonzero(which & (self._sessions.rows != 0))
-        sessions = self._sessions[there[np.argsort(self._sessions.slice_ends[there], kind="stable")]]
+    def results(self, sessions: Partials) -> WindowResults:
+        """Return the results of sessions, ordered by their ends."""
+        there = np.flatnonzero(sessions.rows != 0)
+        sessions = sessions[there[np.argsort(sessions.slice_ends[there], kind="stable")]]
         keys, ends, results = sessions.key_ids, sessions.slice_ends, self.aggregation.results(sessions)
         return WindowResults(keys, _starts(sessions), ends, self.assigner.zone.to_epoch(ends - 1), results)
 
@@ -229,7 +272,8 @@ def _latest(keys: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int6
     ranks[by_end] = np.arange(len(ends))
     # Ranks that rise from key to key allow one running maximum for all keys.
     base = np.cumsum(np.append(0, keys[1:] != keys[:-1])) * len(ends)
-    return ends[by_end[np.maximum.accumulate(ranks + base) - base]]
+    latest: NDArray[np.int64] = ends[by_end[np.maximum.accumulate(ranks + base) - base]]
+    return latest
 
 
 def _late(rows: Intervals, held: Intervals, passed: int) -> NDArray[np.intp]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timerheap._arguments import Length, milliseconds, multiple, positive, window_length
+from timerheap.errors import ArgumentValueError
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf.columns import Int64s, add, column, floor_to
 from timerheap.tvf.zone import TimeZone
@@ -33,8 +34,8 @@ class SliceAssigner:
     def assign_slice_ends(self, timestamps: Int64s) -> NDArray[np.int64]:
         """Return the end of each row's slice, in local ms.
 
-        Timestamps are in epoch ms. A row without a time is in no window: a null raises ValueError, and a
-        slice whose end does not fit into int64 OverflowError.
+        Timestamps are in epoch ms. A row without a time is in no window: a null raises ArgumentValueError,
+        and a slice whose end does not fit into int64 ArgumentRangeError.
         """
         local = self.zone.to_local(column("timestamps", timestamps))
         starts = floor_to(local, self.interval, self.offset, "a slice's start")
@@ -85,7 +86,7 @@ class TumblingSliceAssigner(SliceAssigner):
 
     Raises
     ------
-    TypeError, ValueError, OverflowError
+    ArgumentTypeError, ArgumentValueError
         If a duration has the wrong type, is not positive, not a whole number of ms or too long; if the offset
         is too large; if the time zone is unknown.
 
@@ -103,7 +104,7 @@ class TumblingSliceAssigner(SliceAssigner):
         self.size = self.interval = window_length("size", size)
         super().__init__(offset, time_zone, event_time)
         if abs(self.offset) >= self.size:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"offset must be less than size ({self.size} ms) in either direction, got {self.offset} ms"
             )
 
@@ -125,7 +126,7 @@ class HoppingSliceAssigner(SliceAssigner):
 
     Raises
     ------
-    TypeError, ValueError, OverflowError
+    ArgumentTypeError, ArgumentValueError
         As in `TumblingSliceAssigner`, or if `size` is less than `slide`.
 
     Examples
@@ -148,7 +149,7 @@ class HoppingSliceAssigner(SliceAssigner):
     ) -> None:
         self.size, self.slide = window_length("size", size), positive("slide", slide)
         if self.slide > self.size:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"slide must be at most size ({self.size} ms), got {self.slide} ms: rows between two windows "
                 "would be in none; filter such rows out, and use tumbling windows"
             )
@@ -185,7 +186,7 @@ class CumulativeSliceAssigner(SliceAssigner):
 
     Raises
     ------
-    TypeError, ValueError, OverflowError
+    ArgumentTypeError, ArgumentValueError
         As in `HoppingSliceAssigner`.
 
     Examples

@@ -55,6 +55,7 @@ class Layout:
     windows: NDArray[np.int64]  # the number of windows in each line
     width: int  # cells in a line
     span: int | None  # as in `Grid`
+    wanted: tuple[int, int] | None = None  # the first and the last end of windows that are results
 
 
 def lay_out(
@@ -94,7 +95,7 @@ def _hopping(
     chunks = np.concatenate([first_chunk, last_chunk[twice]])
     inside = position[rows] - chunks * chunk
     cells = np.where(inside <= 0, np.minimum(inside + slices, chunk), chunk + inside) - 1
-    lines, firsts = _number(key_ids[rows], chunks)
+    lines, firsts = _numbered_lines(key_ids[rows], chunks)
     return Layout(
         rows,
         lines,
@@ -119,13 +120,13 @@ def _cumulative(
     last_ends = np.minimum(starts + assigner.size, last)
     cells = np.maximum(slice_ends - first_ends, 0) // assigner.interval
     windows = (last_ends - first_ends) // assigner.interval + 1
-    lines, firsts = _number(key_ids, starts)
+    lines, firsts = _numbered_lines(key_ids, starts)
     rows = np.arange(len(key_ids))
     width = int(windows.max(initial=0))
     return Layout(rows, lines, cells, key_ids[firsts], first_ends[firsts], windows[firsts], width, None)
 
 
-def _number(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _numbered_lines(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Number the groups of the rows, and return the first row of each."""
     groups = group_by(*columns)
     return groups.of_rows, groups.firsts
@@ -185,7 +186,7 @@ def evaluate(
         return nothing.key_ids, nothing.slice_ends, aggregation.results(nothing)
     lines = np.concatenate([block[0] for block in blocks])
     steps = np.concatenate([block[1] for block in blocks])
-    columns = tuple(map(_join, zip(*(block[2] for block in blocks), strict=True)))
+    columns = tuple(map(_concatenated, zip(*(block[2] for block in blocks), strict=True)))
     ends = layout.first_ends[lines] + steps * assigner.interval
     order = np.argsort(ends, kind="stable")
     return layout.keys[lines][order], ends[order], tuple(column[order] for column in columns)
@@ -206,10 +207,14 @@ def _block(
     rows = np.asarray(aggregation.aggregates[0].window_results(cells.accumulators[0], grid))
     has_rows = rows.reshape(lines, windows) != 0
     has_rows &= np.arange(windows) < layout.windows[first_line : first_line + lines, None]
-    if isinstance(assigner, HoppingSliceAssigner) and assigner.slide != assigner.interval:
+    slides = isinstance(assigner, HoppingSliceAssigner) and assigner.slide != assigner.interval
+    if slides or layout.wanted is not None:
         steps = np.arange(windows) * assigner.interval
         ends = layout.first_ends[first_line : first_line + lines, None] + steps
-        has_rows &= assigner.next_window_ends(ends) == ends
+        if slides:
+            has_rows &= assigner.next_window_ends(ends) == ends
+        if layout.wanted is not None:
+            has_rows &= (ends >= layout.wanted[0]) & (ends <= layout.wanted[1])
     grid = replace(grid, windows=np.flatnonzero(has_rows))
     results = tuple(
         aggregation.aggregates[number].window_results(cells.accumulators[number], grid)
@@ -221,7 +226,7 @@ def _block(
     return line + first_line, step, results
 
 
-def _join(columns: tuple[np.ma.MaskedArray[Any, Any], ...]) -> np.ma.MaskedArray[Any, Any]:
+def _concatenated(columns: tuple[np.ma.MaskedArray[Any, Any], ...]) -> np.ma.MaskedArray[Any, Any]:
     """Concatenate masked columns; `numpy.ma.concatenate` takes ten times as long."""
     if len(columns) == 1:
         return columns[0]
@@ -238,11 +243,16 @@ class GlobalWindowAggregate:
         The windows.
     aggregates : sequence of Aggregate
         What to compute for each window, made by `aggregate`.
+    folds : bool, default True
+        Whether slices that only the longer ones of cumulative windows need become one, which may round a sum
+        of floats in another way.
 
     Attributes
     ----------
     watermark : int
         Epoch ms; ``MIN_WATERMARK`` before the first watermark.
+    fired : int
+        The end of the last window, empty or not, that has fired.
     late_rows : int
         The number of rows dropped as late: the last window of their slice had already fired.
     timers : TimerHeap
@@ -266,12 +276,15 @@ class GlobalWindowAggregate:
     (array([7, 7]), array([0, 0]), array([3600000, 7200000]), array([10., 15.]))
     """
 
-    def __init__(self, assigner: SliceAssigner, aggregates: Sequence[Aggregate]) -> None:
+    def __init__(
+        self, assigner: SliceAssigner, aggregates: Sequence[Aggregate], *, folds: bool = True
+    ) -> None:
         self.assigner = assigner
         self.aggregation = Aggregation(aggregates)
         self.watermark = MIN_WATERMARK
         self.late_rows = 0
-        self._fired = MIN_WATERMARK  # all windows with an end up to this one have fired
+        self.fired = MIN_WATERMARK
+        self._folds = folds and isinstance(assigner, CumulativeSliceAssigner)
         self._slices = self.aggregation.empty()
         self.timers = TimerHeap()
         self._changed: set[int] = set()  # slices in the state that changed since the last `changes`
@@ -303,8 +316,10 @@ class GlobalWindowAggregate:
 
         Raises
         ------
-        KeyError, TypeError, ValueError, OverflowError
-            If a column is missing or invalid; the state is then unchanged.
+        KeyError
+            If a column is missing; the state is then unchanged.
+        ArgumentTypeError, ArgumentValueError
+            If a column is invalid; the state is then unchanged.
         """
         times = column("timestamps", timestamps, np.size(key_ids))
         slice_ends = self.assigner.assign_slice_ends(times)
@@ -317,8 +332,7 @@ class GlobalWindowAggregate:
         passed = self.assigner.last_passed(self.watermark)
         late = late_slices(self.assigner, partials.slice_ends, self.watermark).rows
         late_rows = int(partials.rows[late].sum())
-        if len(late):
-            partials = partials[np.setdiff1d(np.arange(len(partials)), late)]
+        partials = partials.without(late)
         if self.assigner.is_event_time:
             partials = self._fold(partials, passed)
         else:  # in processing time no row is late: it belongs to the current slice
@@ -352,7 +366,7 @@ class GlobalWindowAggregate:
 
         Raises
         ------
-        TypeError, OverflowError
+        ArgumentTypeError, ArgumentRangeError
             If `watermark` is not an int64, or a sum does not fit; the state is then unchanged.
         Exception
             If a Python aggregate raises; the state is then unchanged.
@@ -361,21 +375,47 @@ class GlobalWindowAggregate:
         last = self.assigner.last_passed(watermark)
         head = self.next_timer()
         if head is None or head > watermark:
-            self.watermark, self._fired = watermark, last
+            self.watermark, self.fired = watermark, last
             return self._evaluate(self.aggregation.empty(), last, last)
-        ended = int(np.searchsorted(self._slices.slice_ends, last, side="right"))
+        in_reach = self._slices[: self._ended(last)]
+        results = self._evaluate(in_reach, self.fired + self.assigner.interval, last)
+        self.close_windows(watermark)
+        return results
+
+    def close_windows(self, watermark: int) -> None:
+        """Set the watermark as `advance_watermark` does, and compute no results.
+
+        watermark: that of the operator, or a later one
+        """
+        last = self.assigner.last_passed(watermark)
+        head = self.next_timer()
+        if head is None or head > watermark:
+            self.watermark, self.fired = watermark, last
+            return
+        ended = self._ended(last)
         in_reach, ahead = self._slices[:ended], self._slices[ended:]
-        results = self._evaluate(in_reach, self._fired + self.assigner.interval, last)
         kept, folded = self._expire(in_reach, last)
         following = self._next_timers(kept, last)
 
-        self.watermark, self._fired = watermark, last
+        self.watermark, self.fired = watermark, last
         self._slices = self.aggregation.concatenate([kept, ahead])
         self._changed.difference_update(np.setdiff1d(in_reach.slice_ends, kept.slice_ends).tolist())
         self._changed.update(folded.tolist())
         self.timers.pop_due(watermark)
         self.timers.push_many(*following)
-        return results
+
+    def _ended(self, last: int) -> int:
+        """Return how many slices have an end up to this one."""
+        return int(np.searchsorted(self._slices.slice_ends, last, side="right"))
+
+    def take(self, rows: NDArray[np.bool_]) -> Partials:
+        """Remove some of the accumulators of `snapshot`, and return them."""
+        taken, self._slices = self._slices[rows], self._slices[~rows]
+        self._changed.update(np.unique(taken.slice_ends).tolist())
+        self._changed.intersection_update(self._present().tolist())
+        self.timers.clear()
+        self.timers.push_many(*self._next_timers(self._slices, self.fired))
+        return taken
 
     def open_windows(self) -> WindowResults:
         """Return the current results of the windows that have rows and have not fired, without firing them.
@@ -390,7 +430,7 @@ class GlobalWindowAggregate:
         >>> counts.open_windows().window_ends, counts.open_windows().results[0].data
         (array([10, 20, 30]), array([1, 2, 1]))
         """
-        return self._evaluate(self._slices, self._fired + self.assigner.interval, MAX_WATERMARK)
+        return self._evaluate(self._slices, self.fired + self.assigner.interval, MAX_WATERMARK)
 
     def next_timer(self) -> int | None:
         """Return the watermark at which the next window with rows ends, or None."""
@@ -421,14 +461,14 @@ class GlobalWindowAggregate:
         timers: the `timers` of one operator, which are moved; by default they are made anew
         """
         self.watermark = int64("watermark", watermark)
-        self._fired = self.assigner.last_passed(self.watermark)
+        self.fired = self.assigner.last_passed(self.watermark)
         self._slices = self.aggregation.merge([slices])
         self._changed, self._reported = set(), self._present()
         if timers is not None:
             self.timers = timers
         else:
             self.timers.clear()
-            self.timers.push_many(*self._next_timers(self._slices, self._fired))
+            self.timers.push_many(*self._next_timers(self._slices, self.fired))
 
     def _present(self) -> NDArray[np.int64]:
         """Return the ends of the slices in the state, sorted."""
@@ -438,7 +478,7 @@ class GlobalWindowAggregate:
     def _fold(self, partials: Partials, passed: int) -> Partials:
         """Move slices that have ended into the first slice of their cumulative windows."""
         over = partials.slice_ends <= passed
-        if not isinstance(self.assigner, CumulativeSliceAssigner) or not over.any():
+        if not self._folds or not over.any():
             return partials
         firsts = self.assigner.window_starts(partials.slice_ends) + self.assigner.interval
         return Partials(partials.key_ids, np.where(over, firsts, partials.slice_ends), partials.accumulators)

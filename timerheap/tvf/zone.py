@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.tvf.columns import Int64s, add
 
 _DAY = 86_400_000
@@ -40,7 +41,7 @@ class TimeZone:
 
     A name is one of IANA ("America/New_York"), or an offset in Java's notation ("+05:30", "GMT-8", "Z").
     The largest int64, the last watermark, is its own local time. Any other result outside int64 raises
-    OverflowError. Flink: ``TimeWindowUtil``.
+    ArgumentRangeError. Flink: ``TimeWindowUtil``.
     """
 
     def __init__(self, time_zone: str = "UTC") -> None:
@@ -56,7 +57,7 @@ class TimeZone:
         if self.fixed_offset is not None:
             return self._shift(instants, self.fixed_offset)
         changes = self._changes(instants)
-        return self._shift(instants, changes.offsets[_index(changes.instants, _fold(instants))])
+        return self._shift(instants, changes.offsets[_period_at(changes.instants, _fold(instants))])
 
     def to_epoch(self, local: Int64s) -> NDArray[np.int64]:
         """Return the instants of these local times (Flink: ``toEpochMills``).
@@ -70,7 +71,7 @@ class TimeZone:
         changes = self._changes(times)
         before, after = changes.offsets[:-1], changes.offsets[1:]
         first_after = changes.instants + np.maximum(before, after)
-        return self._shift(times, -changes.offsets[_index(first_after, _fold(times))])
+        return self._shift(times, -changes.offsets[_period_at(first_after, _fold(times))])
 
     def passes_at(self, local: Int64s) -> NDArray[np.int64]:
         """Return the instants after which the clock never again shows these local times or earlier ones.
@@ -84,7 +85,7 @@ class TimeZone:
         changes = self._changes(times)
         folded = _fold(times)
         last_before = changes.instants + np.minimum(changes.offsets[:-1], changes.offsets[1:])
-        current = _index(last_before, folded)
+        current = _period_at(last_before, folded)
         instants = folded - changes.offsets[current]
         reached = changes.instants[np.maximum(current - 1, 0)]
         # Only a skipped local time seems to be before the transition that skips it.
@@ -105,7 +106,7 @@ class TimeZone:
             return watermark + self.fixed_offset
         folded = int(_fold(np.array([watermark]))[0])
         changes = self._changes(np.array([folded, folded + _DAY]))
-        current = int(_index(changes.instants, np.array([folded]))[0])
+        current = int(_period_at(changes.instants, np.array([folded]))[0])
         shown = folded + int(changes.offsets[current])
         if current < len(changes.instants):
             # If clocks are set back next, the repeated local times are not over yet.
@@ -118,7 +119,7 @@ class TimeZone:
             return _Transitions(np.empty(0, np.int64), np.zeros(1, np.int64))
         folded = _fold(times)
         decades = np.unique(np.array([folded - _DAY, folded + _DAY]) // _DECADE)
-        return _join(self._zone, tuple(decades.tolist()))
+        return _joined_decades(self._zone, tuple(decades.tolist()))
 
     def _shift(self, times: NDArray[np.int64], by: int | NDArray[np.int64]) -> NDArray[np.int64]:
         if isinstance(by, int) and not by:
@@ -131,7 +132,9 @@ class TimeZone:
 
 def _parse(time_zone: str) -> tzinfo:
     if not isinstance(time_zone, str):
-        raise TypeError(f"time_zone must be a str such as 'Europe/Berlin' or '+05:30', got {time_zone!r}")
+        raise ArgumentTypeError(
+            f"time_zone must be a str such as 'Europe/Berlin' or '+05:30', got {time_zone!r}"
+        )
     if time_zone in {"UTC", "Z", "GMT", "UT"}:
         return UTC
     if match := _OFFSET.fullmatch(time_zone):
@@ -143,7 +146,7 @@ def _parse(time_zone: str) -> tzinfo:
     try:
         return ZoneInfo(time_zone)
     except (ValueError, OSError, KeyError):
-        raise ValueError(
+        raise ArgumentValueError(
             "time_zone must be the IANA name of a zone, such as 'Europe/Berlin', or an offset of at most "
             f"18 hours, such as '+05:30', got {time_zone!r} (if the system has no zones: pip install tzdata)"
         ) from None
@@ -158,12 +161,12 @@ def _fold(times: NDArray[np.int64]) -> NDArray[np.int64]:
     return folded
 
 
-def _index(changes: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
+def _period_at(changes: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.searchsorted(changes, times, side="right")
 
 
 @lru_cache(256)
-def _join(zone: tzinfo, decades: tuple[int, ...]) -> _Transitions:
+def _joined_decades(zone: tzinfo, decades: tuple[int, ...]) -> _Transitions:
     """Return the transitions of some decades; each decade starts with one, even if the offset stays."""
     parts = [_decade(zone, decade) for decade in decades]
     instants = np.concatenate([part.instants for part in parts])
@@ -175,20 +178,20 @@ def _join(zone: tzinfo, decades: tuple[int, ...]) -> _Transitions:
 def _decade(zone: tzinfo, decade: int) -> _Transitions:
     """Find the transitions of a decade by asking zoneinfo for the offset of every day; takes milliseconds."""
     days = range(decade * _DECADE, (decade + 1) * _DECADE + 1, _DAY)
-    offsets = [_offset(zone, day) for day in days]
+    offsets = [_offset_at(zone, day) for day in days]
     found = [(days[0], offsets[0])]
     for day, before, after in zip(days, offsets, offsets[1:], strict=False):
         if before != after:
             low, high = day, day + _DAY
             while high - low > 1000:
                 middle = (low + high) // 2000 * 1000
-                low, high = (middle, high) if _offset(zone, middle) == before else (low, middle)
+                low, high = (middle, high) if _offset_at(zone, middle) == before else (low, middle)
             found.append((high, after))
     columns = np.array(found, np.int64)
     return _Transitions(columns[:, 0], columns[:, 1])
 
 
-def _offset(zone: tzinfo, instant: int) -> int:
+def _offset_at(zone: tzinfo, instant: int) -> int:
     return _milliseconds((_EPOCH + timedelta(milliseconds=instant)).astimezone(zone).utcoffset())
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from timerheap._arguments import int64, not_negative
+from timerheap.errors import ArgumentTypeError
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkOutput
 
@@ -29,7 +30,7 @@ class WatermarkGenerator:
 
     Raises
     ------
-    TypeError
+    ArgumentTypeError
         If a subclass overrides none of the three methods.
 
     Examples
@@ -50,7 +51,9 @@ class WatermarkGenerator:
         own = [cls.on_event, cls.on_periodic_emit, cls.on_batch]
         base = WatermarkGenerator
         if own == [base.on_event, base.on_periodic_emit, base.on_batch]:
-            raise TypeError(f"{cls.__name__} must override on_event and on_periodic_emit, or on_batch")
+            raise ArgumentTypeError(
+                f"{cls.__name__} must override on_event and on_periodic_emit, or on_batch"
+            )
         return super().__new__(cls)
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
@@ -59,7 +62,7 @@ class WatermarkGenerator:
         Parameters
         ----------
         event : object
-            The row. On Spark there is none, and any use of `event` but ``is`` raises TypeError.
+            The row. On Spark there is none, and any use of `event` but ``is`` raises ArgumentTypeError.
         timestamp : int
             The event time of the row, epoch milliseconds; on Spark, the largest of the micro-batch.
         output : WatermarkOutput
@@ -113,7 +116,7 @@ class _NoRow:
     """Stands for the row where a generator receives none."""
 
     def _refuse(self, *arguments: object) -> NoReturn:
-        raise TypeError(
+        raise ArgumentTypeError(
             "on_event() must not use its event on Spark, where generators receive the largest timestamp and "
             "the number of rows of each micro-batch; use its timestamp, or override on_batch()"
         )
@@ -168,11 +171,11 @@ def changes(generator: WatermarkGenerator, new: WatermarkGenerator) -> dict[str,
         if isinstance(value, WatermarkGenerator) and type(value) is type(other):
             if inner := changes(value, other):
                 found[name] = inner
-        elif not _equal(value, other):
+        elif not _are_equal(value, other):
             try:
                 found[name] = _plain(value)
             except TypeError:
-                raise TypeError(
+                raise ArgumentTypeError(
                     f"{type(generator).__name__}.{name} must be a number, str, bool or None, or a list, "
                     "tuple, set, dict or deque of them, to be kept from one micro-batch to the next, got "
                     f"{value!r}; keep it in attributes of these types, or as an attribute of the class if it "
@@ -181,7 +184,7 @@ def changes(generator: WatermarkGenerator, new: WatermarkGenerator) -> dict[str,
     return found
 
 
-def _equal(value: object, other: object) -> bool:
+def _are_equal(value: object, other: object) -> bool:
     try:
         return value is other or (type(value) is type(other) and bool(value == other))
     except ValueError:  # an array

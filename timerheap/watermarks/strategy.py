@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from timerheap._arguments import Length, not_negative, positive
+from timerheap.errors import ArgumentTypeError, UnsupportedError
 from timerheap.watermarks.generators import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
@@ -87,6 +88,8 @@ class WatermarkStrategy:
         self._create_watermark_generator = create_watermark_generator
         self._factory = f"for_generator({_name_of(create_watermark_generator)})"
         self._delay: int | None = None  # of BoundedOutOfOrdernessWatermarks, which need no object a channel
+        self._follows: int | None = None  # ms behind the watermark of the operators whose results it is for
+        self._is_own = True  # whether rows advance the watermark, too
         self.timestamp_assigner: TimestampAssigner | None = None
         self.idle_timeout: int | None = None
         self.wall_clock: tuple[int, int] | None = None
@@ -127,11 +130,11 @@ class WatermarkStrategy:
 
         Raises
         ------
-        TypeError
+        ArgumentTypeError
             If the argument is not callable.
         """
         if not callable(create_watermark_generator):
-            raise TypeError(
+            raise ArgumentTypeError(
                 "create_watermark_generator must be a class or function that returns a WatermarkGenerator, "
                 f"got {create_watermark_generator!r}"
             )
@@ -145,12 +148,14 @@ class WatermarkStrategy:
 
         Raises
         ------
-        TypeError
+        ArgumentTypeError
             If the function passed to `for_generator` does not return a WatermarkGenerator.
         """
         generator = self._create_watermark_generator()
         if not isinstance(generator, WatermarkGenerator):
-            raise TypeError(f"create_watermark_generator must return a WatermarkGenerator, got {generator!r}")
+            raise ArgumentTypeError(
+                f"create_watermark_generator must return a WatermarkGenerator, got {generator!r}"
+            )
         return generator
 
     def with_timestamp_assigner(
@@ -165,13 +170,13 @@ class WatermarkStrategy:
 
         Raises
         ------
-        TypeError
+        ArgumentTypeError
             If it is neither.
         """
         if isinstance(timestamp_assigner, TimestampAssigner):
             return self._with("timestamp_assigner", timestamp_assigner)
         if not callable(timestamp_assigner) or isinstance(timestamp_assigner, type):
-            raise TypeError(
+            raise ArgumentTypeError(
                 "timestamp_assigner must be a TimestampAssigner or a callable (value, record_timestamp) -> "
                 f"epoch milliseconds, got {timestamp_assigner!r}"
             )
@@ -184,7 +189,7 @@ class WatermarkStrategy:
 
         Raises
         ------
-        TypeError, ValueError
+        ArgumentTypeError, ArgumentValueError
             If `idle_timeout` is not a duration of more than 0 ms.
         """
         return self._with("idle_timeout", positive("idle_timeout", idle_timeout))
@@ -205,7 +210,7 @@ class WatermarkStrategy:
 
         Raises
         ------
-        TypeError, ValueError
+        ArgumentTypeError, ArgumentValueError
             If `after` or `lag` is not such a duration.
         """
         return self._with("wall_clock", (positive("after", after), not_negative("lag", lag)))
@@ -218,7 +223,7 @@ class WatermarkStrategy:
 
         Raises
         ------
-        TypeError, ValueError
+        ArgumentTypeError, ArgumentValueError
             If `max_ahead` is not a duration of 0 ms or more, nor None.
 
         Notes
@@ -236,8 +241,8 @@ class WatermarkStrategy:
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: object, update_interval: object = None
     ) -> NoReturn:
-        """Raise NotImplementedError: timerheap has no sources whose splits could be paused."""
-        raise NotImplementedError(
+        """Raise UnsupportedError: timerheap has no sources whose splits could be paused."""
+        raise UnsupportedError(
             "watermark alignment pauses the splits of a source, and timerheap has no sources; make each "
             "split a channel, so that no row of a slow split is late, and use with_idleness() or "
             "with_wall_clock() for splits without rows"
@@ -259,6 +264,12 @@ class WatermarkStrategy:
         strategy = copy.copy(self)
         setattr(strategy, name, value)
         return strategy
+
+
+def following(delay: int) -> WatermarkStrategy:
+    """Return the strategy of a stream whose watermark is that of other operators, less a delay in ms."""
+    strategy = WatermarkStrategy.no_watermarks().with_max_ahead(None)
+    return strategy._with("_is_own", False)._with("_follows", delay)
 
 
 class _CallableAssigner(TimestampAssigner):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 import numpy as np
 
 from timerheap._native._core import KeyTimerHeap
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, shown_duration
 from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
 
 _SHOWN = 20  # number of channels in the printed table
@@ -42,7 +41,7 @@ class ChannelExplanation:
         else:
             parts = [f"at {self.watermark}"]
         if self.behind:
-            parts.append(f"{_duration(self.behind)} behind")
+            parts.append(f"{shown_duration(self.behind)} behind")
         if self.status is WatermarkStatus.IDLE:
             parts.append("idle")
         elif not self.aligned:
@@ -101,12 +100,14 @@ class Explanation:
         return text
 
 
-def _duration(ms: int) -> str:
-    """Format a duration of a second or more as hours, minutes and seconds."""
-    try:
-        return f"{ms} ms" if ms < 1_000 else str(timedelta(seconds=ms // 1_000))
-    except OverflowError:
-        return f"{ms} ms"
+def combined(inputs: Iterable[tuple[int, bool]]) -> int:
+    """Return the watermark of some inputs, given their watermarks and whether they are active.
+
+    It is the lowest of the active inputs or, while all are idle, the highest of all; MIN_WATERMARK for none.
+    """
+    every = list(inputs)
+    active = [watermark for watermark, is_active in every if is_active]
+    return min(active) if active else max((watermark for watermark, _ in every), default=MIN_WATERMARK)
 
 
 class ChannelValve:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Any, Self
 
 from timerheap._arguments import Length, milliseconds, positive, positive_int
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.functions import RuntimeContext
 from timerheap.state import ValueStateDescriptor
 from timerheap.timer import MIN_WATERMARK
@@ -120,7 +121,7 @@ class _EventTime(_OfTime):
 
     def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
         if timestamp is None or timestamp == MIN_WATERMARK:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"{self!r}: the element must have a timestamp, got {timestamp!r}; name the column of the "
                 "event time, or pass the timestamp with the element"
             )
@@ -159,7 +160,7 @@ class _Grid(_OfTime):
 class _Tumbling(_Grid):
     def __init__(self, size: Length, offset: Length = 0) -> None:
         size = positive("size", size)
-        super().__init__(size, size, _offset(offset, "size", size))
+        super().__init__(size, size, _checked_offset(offset, "size", size))
 
     @classmethod
     def of(cls, size: Length, offset: Length = 0) -> Self:
@@ -173,7 +174,7 @@ class _Tumbling(_Grid):
 class _Sliding(_Grid):
     def __init__(self, size: Length, slide: Length, offset: Length = 0) -> None:
         slide = positive("slide", slide)
-        super().__init__(positive("size", size), slide, _offset(offset, "slide", slide))
+        super().__init__(positive("size", size), slide, _checked_offset(offset, "slide", slide))
 
     @classmethod
     def of(cls, size: Length, slide: Length, offset: Length = 0) -> Self:
@@ -195,7 +196,7 @@ class TumblingEventTimeWindows(_EventTime, _Tumbling):
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If `size` is not more than 0, or ``abs(offset)`` is not less than `size`.
 
     Examples
@@ -219,7 +220,7 @@ class SlidingEventTimeWindows(_EventTime, _Sliding):
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If `size` or `slide` is not more than 0, or ``abs(offset)`` is not less than `slide`.
 
     Examples
@@ -268,7 +269,7 @@ class EventTimeSessionWindows(_EventTime, _Sessions):
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If the gap is not more than 0 ms.
 
     Examples
@@ -338,16 +339,18 @@ class GlobalWindows(WindowAssigner):
         return "GlobalWindows()"
 
 
-def _offset(offset: Length, bound: str, ms: int) -> int:
+def _checked_offset(offset: Length, bound: str, ms: int) -> int:
     shift = milliseconds("offset", offset)
     if abs(shift) >= ms:
-        raise ValueError(f"offset must satisfy abs(offset) < {bound}, which is {ms} ms, got {offset!r}")
+        raise ArgumentValueError(
+            f"offset must satisfy abs(offset) < {bound}, which is {ms} ms, got {offset!r}"
+        )
     return shift
 
 
 def _extractor(extractor: object) -> SessionWindowTimeGapExtractor:
     if not isinstance(extractor, SessionWindowTimeGapExtractor):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"extractor must be a SessionWindowTimeGapExtractor, got {extractor!r}; "
             "derive from it a class with extract(element) -> ms and pass an instance"
         )

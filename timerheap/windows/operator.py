@@ -7,6 +7,7 @@ from typing import Any
 
 from timerheap._arguments import Length, instance, not_negative
 from timerheap._values import records
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.functions import AggregateFunction, KeyedProcessFunction, RuntimeContext
 from timerheap.state import MapState, MapStateDescriptor
 from timerheap.time import TimeDomain
@@ -90,7 +91,7 @@ class MergingWindowSet:
                 result_window = result
             kept = self._mapping.get(merged[0]) if merged else None
             if kept is None:
-                raise ValueError(
+                raise ArgumentValueError(
                     f"{self._assigner!r}.merge_windows must merge windows in flight, got {windows}; "
                     f"the windows in flight are {list(self._mapping)}"
                 )
@@ -150,7 +151,7 @@ class WindowOperator:
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If an argument is invalid, a type is missing, or the trigger does not fit the assigner: it cannot
         merge windows, or it fires at intervals in windows without an end.
 
@@ -216,11 +217,11 @@ class WindowOperator:
         )
         self._merging = assigner if isinstance(assigner, MergingWindowAssigner) else None
         if self._merging is not None and not self._trigger.can_merge():
-            raise ValueError(
+            raise ArgumentValueError(
                 f"trigger must support merging, because {assigner!r} merges windows, got {self._trigger!r}"
             )
         if isinstance(assigner, (GlobalWindows, CountWindowAssigner)) and _repeats(self._trigger):
-            raise ValueError(
+            raise ArgumentValueError(
                 f"trigger must not repeat by time with {assigner!r}, whose windows have no end, got "
                 f"{self._trigger!r}, which would fire without end when the input has ended; use windows of "
                 "time, such as TumblingEventTimeWindows, or a CountTrigger"
@@ -234,7 +235,7 @@ class WindowOperator:
         self._type_info = _state_type(function, evictor, accumulator_type, element_type)
         self._allowed_lateness = not_negative("allowed_lateness", allowed_lateness)
         if late is not None and not callable(late):
-            raise TypeError(f"late must be a callable (value, ctx) -> results, got {late!r}")
+            raise ArgumentTypeError(f"late must be a callable (value, ctx) -> results, got {late!r}")
         self._late = late
         self.num_late_records_dropped = 0
 
@@ -284,9 +285,9 @@ class WindowOperator:
 
         Raises
         ------
-        ValueError
+        ArgumentValueError
             If the assigner is one of event time and the element has no timestamp.
-        TypeError
+        ArgumentTypeError
             If a custom assigner returns an object that is not a window.
         """
         timestamp = ctx.timestamp()
@@ -295,7 +296,7 @@ class WindowOperator:
         results = Results(ctx, timestamp)
         skipped = True
         in_flight = self._merging_window_set()
-        for window in _windows(self._assigner, windows):
+        for window in _assigned_windows(self._assigner, windows):
             if in_flight is not None:
                 window = in_flight.add_window(window, self._merge)
             if self._is_late(window):
@@ -367,7 +368,7 @@ class WindowOperator:
 
     def _follow(self, result: TriggerResult, window: Window, kept: Window, results: Results) -> None:
         if not isinstance(result, TriggerResult):
-            raise TypeError(f"{self._trigger!r} must return a TriggerResult, got {result!r}")
+            raise ArgumentTypeError(f"{self._trigger!r} must return a TriggerResult, got {result!r}")
         if result.is_fire():
             with self._contents.firing(window, kept, self._context) as contents:
                 if contents is not None:
@@ -390,9 +391,9 @@ class WindowOperator:
         now = self._timers.current_watermark()
         if self._assigner.is_event_time():
             if self._is_late(result):
-                raise ValueError(_BACKWARDS.format(self._assigner, result, "watermark", now))
+                raise ArgumentValueError(_BACKWARDS.format(self._assigner, result, "watermark", now))
         elif result.max_timestamp() <= (now := self._timers.current_processing_time()):
-            raise ValueError(_BACKWARDS.format(self._assigner, result, "processing time", now))
+            raise ArgumentValueError(_BACKWARDS.format(self._assigner, result, "processing time", now))
         context = self._context
         context.window, context.merged = result, merged
         self._trigger.on_merge(result, context)
@@ -435,7 +436,7 @@ def _whole_window(
     """Return the function for the contents of a window, or None if the contents are the result."""
     if isinstance(function, (ProcessWindowFunction, WindowFunction)):
         if window_function is not None:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"window_function must be None with {type(function).__name__}, which is one itself, "
                 f"got {window_function!r}; pass one only with an AggregateFunction or a ReduceFunction"
             )
@@ -455,17 +456,17 @@ def _state_type(
     (unused,) = types
     who = type(function).__name__ if evictor is None else f"{type(function).__name__} with an evictor"
     if types[unused] is not None:
-        raise ValueError(f"{unused} must be None for {who}, got {types[unused]!r}; pass {needed}")
+        raise ArgumentValueError(f"{unused} must be None for {who}, got {types[unused]!r}; pass {needed}")
     if type_info is None:
-        raise TypeError(f"{needed} must be a type for {who}, such as Types.LONG(), got None")
+        raise ArgumentTypeError(f"{needed} must be a type for {who}, such as Types.LONG(), got None")
     return type_info
 
 
-def _windows(assigner: WindowAssigner, windows: Collection[Window]) -> list[Window]:
+def _assigned_windows(assigner: WindowAssigner, windows: Collection[Window]) -> list[Window]:
     windows = list(windows)
     for window in windows:
         if not isinstance(window, Window):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"{assigner!r} must assign a TimeWindow, a CountWindow or the GlobalWindow, got {window!r}"
             )
     return windows

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from timerheap._contents import WHOLE, WholeValues
 from timerheap._states import AggregatingHandle, H, ListHandle, MapHandle, ReducingHandle, ValueHandle
+from timerheap.errors import ArgumentTypeError, ArgumentValueError, UnsupportedError
 from timerheap.functions import RuntimeContext
 from timerheap.state import (
     AggregatingState,
@@ -72,7 +73,7 @@ class WindowStates:
                 descriptor.key_and_value, Types.MAP, lambda pa, key, value: pa.map_(key, value)
             )
             return self._handle(MapHandle, descriptor, map_type, window)
-        raise TypeError(
+        raise ArgumentTypeError(
             "state_descriptor must be the descriptor of a value, list, map, reducing or aggregating state, "
             f"got {descriptor!r}"
         )
@@ -82,7 +83,7 @@ class WindowStates:
         if not isinstance(
             descriptor, (ReducingStateDescriptor, AggregatingStateDescriptor, ListStateDescriptor)
         ):
-            raise TypeError(
+            raise ArgumentTypeError(
                 "state_descriptor must be the descriptor of a reducing, an aggregating or a list state, "
                 f"which can be merged, got {descriptor!r}"
             )
@@ -93,13 +94,13 @@ class WindowStates:
     def _handle(self, class_: type[H], descriptor: StateDescriptor, type_info: object, window: Window) -> H:
         name = f"{self._prefix}.{descriptor.name}"
         if descriptor.ttl_config is not None:
-            raise NotImplementedError(
+            raise UnsupportedError(
                 f"the state {descriptor.name!r} of a window must have no time to live, since it ends with "
                 "the window; use global_state()"
             )
         type_info = self._element_type if type_info is None else type_info
         if type_info is None:
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"type_info of the state {descriptor.name!r} must be the type of an element if the window "
                 "does not keep its elements, got None"
             )
@@ -137,7 +138,11 @@ class WindowStateStore:
 
     def _state(self, descriptor: object, class_: type[StateDescriptor]) -> Any:
         if not isinstance(descriptor, class_):
-            raise TypeError(f"state_descriptor must be of the class {class_.__name__}, got {descriptor!r}")
+            raise ArgumentTypeError(
+                f"state_descriptor must be of the class {class_.__name__}, got {descriptor!r}"
+            )
         if self._states is None:
-            raise ValueError("per-window state is not supported with merging windows; use global_state()")
+            raise ArgumentValueError(
+                "per-window state is not supported with merging windows; use global_state()"
+            )
         return self._states.of(descriptor, self._window)

@@ -9,6 +9,7 @@ from operator import add
 from typing import Any, ClassVar, Self
 
 from timerheap._arguments import Length, instance, not_negative, positive, positive_int
+from timerheap.errors import UnsupportedError
 from timerheap.state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 from timerheap.types import Types, _Subscripted
 from timerheap.windows.window_functions import Delta, checked_delta, distance
@@ -118,7 +119,7 @@ class Trigger(_Subscripted, ABC):
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
         """Merge the state of the merged windows, and register the timers of the new `window`."""
-        raise NotImplementedError(
+        raise UnsupportedError(
             f"{type(self).__name__} must have on_merge(), because its can_merge() returns True"
         )
 

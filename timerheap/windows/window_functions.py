@@ -8,6 +8,7 @@ from numbers import Real
 from types import FunctionType
 from typing import Any
 
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.functions import Function, KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
 from timerheap.types import _Subscripted
@@ -74,7 +75,7 @@ class ProcessWindowFunction(Function, ABC):
         def window_state(self) -> WindowStateStore:
             """Return the store of the states of this key and window; `clear` must clear them.
 
-            Merging windows have no state of their own: getting one raises ValueError.
+            Merging windows have no state of their own: getting one raises ArgumentValueError.
             """
 
         @abstractmethod
@@ -133,12 +134,12 @@ Delta = DeltaFunction | Callable[[Any, Any], float]
 def checked_delta(threshold: float, delta_function: Delta) -> tuple[float, Delta]:
     """Check the arguments of a trigger or an evictor that compares distances with a threshold."""
     if not isinstance(threshold, Real) or isinstance(threshold, bool):
-        raise TypeError(f"threshold must be a number, got {threshold!r}")
+        raise ArgumentTypeError(f"threshold must be a number, got {threshold!r}")
     if threshold != threshold:
-        raise ValueError("threshold must be a number other than nan, got nan")
+        raise ArgumentValueError("threshold must be a number other than nan, got nan")
     is_class = isinstance(delta_function, type)
     if is_class or not (isinstance(delta_function, DeltaFunction) or callable(delta_function)):
-        raise TypeError(
+        raise ArgumentTypeError(
             "delta_function must be a DeltaFunction or a callable (old_data_point, new_data_point) -> delta, "
             f"got {delta_function!r}{'; pass an instance of it' if is_class else ''}"
         )

@@ -24,7 +24,6 @@ from timerheap.flink import (
     KeyedProcessOperator,
     ManualProcessingTimeService,
     StreamRecord,
-    TimerQueue,
 )
 from timerheap.testing import PendingTimer, ProcessTester
 
@@ -151,7 +150,7 @@ def test_timers_with_and_without_names_do_what_a_model_does(
     monkeypatch: pytest.MonkeyPatch, function: type[Any], hashes: str
 ) -> None:
     if hashes == "one":
-        monkeypatch.setattr("timerheap.spark._group.timers.namespace_of", lambda name: 7)
+        monkeypatch.setattr("timerheap._key_timers.namespace_of", lambda name: 7)
     for seed in range(6):
         draw = random.Random(seed)
         test, model, now = new_tester(function()), Model(), 0
@@ -185,9 +184,8 @@ def test_timers_with_and_without_names_do_what_a_model_does(
 def test_an_operator_without_spark_does_what_the_model_does(function: type[Any]) -> None:
     for seed in range(6):
         draw, model, now = random.Random(seed), Model(), 0
-        queues = {"event_time_timers": TimerQueue(), "processing_time_timers": TimerQueue()}
         clock = ManualProcessingTimeService()
-        operator, process, advance = opened(function(), clock, queues)
+        operator, process, advance = opened(function(), clock)
         for _ in range(100):
             acts = ["register", "register_clock"] * 3 + ["delete", "delete_clock", "delete_all"]
             name = draw.choice(["-", "silent", "weekly", "once"])
@@ -206,18 +204,15 @@ def test_an_operator_without_spark_does_what_the_model_does(function: type[Any])
                 assert sorted(fired) == model.fire("EVENT_TIME", now)
                 fired = [element.value for element in operator.set_processing_time(now)]
                 assert sorted(fired) == model.fire("PROCESSING_TIME", now)
-            if draw.randrange(9) == 0:
-                operator.close()
-                operator, process, advance = opened(function(), clock, queues)
         assert model.timers
 
 
-def opened(function: Any, clock: Any, queues: dict[str, Any]) -> tuple[Any, list[Any], Any]:
+def opened(function: Any, clock: Any) -> tuple[Any, list[Any], Any]:
     """An operator, what processes elements, and what advances its watermark."""
     if isinstance(function, Acts):
-        one = KeyedProcessOperator(function, itemgetter(0), clock=clock, **queues).open()
+        one = KeyedProcessOperator(function, itemgetter(0), clock=clock).open()
         return one, [one.process_element], one.process_watermark
-    two = KeyedCoProcessOperator(function, itemgetter(0), itemgetter(0), clock=clock, **queues).open()
+    two = KeyedCoProcessOperator(function, itemgetter(0), itemgetter(0), clock=clock).open()
     return (
         two,
         [two.process_element1, two.process_element2],

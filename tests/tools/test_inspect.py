@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 from datetime import UTC, datetime
+from html import escape
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from timerheap._inspect import printable
+from timerheap._inspect.one_key import KeyReport, Moment, page
 from timerheap._inspect.report import report
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
@@ -88,3 +92,19 @@ def test_data_is_neither_markup_nor_a_command_to_the_terminal(name: str) -> None
     for each in (f"key {shown}", f"state {shown}", f"{shown} {shown}"):
         assert each in text
     assert not {each for each in text if not each.isprintable()} - {"\n"}
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "\x7f", "\x9b2J", "\u202ereversed", "\U000e0041"], ids=repr)
+def test_a_page_and_json_are_not_a_command_to_the_terminal_either(name: str) -> None:
+    timers = [{"due": 5, "of": "event_time", "name": name}]
+    states, rows = {name: [name]}, [{"event_time": name, name: name}]
+    now = Moment(1, 0, 1, timers, states, rows)
+    before = Moment(0, 0, 1, [], {name: []}, [])
+    channel = {"input": "df", "channel_column": name, "channel": name, "holds": True, "last_row": None}
+    found = KeyReport(name, 0, name, {name: name}, {name: name}, 9, 0, [channel], now, [before, now], [name])
+    data = json.loads(found.to_json())
+    assert data["key"] == {name: name}
+    assert data["now"]["buffered_rows"] == rows
+    for text in (found.to_json(), page(found)):
+        assert not {each for each in text if not each.isprintable()} - {"\n"}
+    assert escape(printable(name)) in page(found)

@@ -19,23 +19,6 @@ from timerheap.flink import (
 from timerheap.flink.internal_timer_service import InternalTimersSnapshot
 
 
-@pytest.fixture
-def clock():
-    return ManualProcessingTimeService()
-
-
-@pytest.fixture
-def recorder():
-    return Recorder()
-
-
-@pytest.fixture
-def service(recorder, clock):
-    service = InternalTimerService(recorder, clock)
-    service.key_context.current_key = "key"
-    return service
-
-
 def test_timers_already_in_the_queues_fire(recorder, clock):
     queues = [TimerQueue(), TimerQueue()]
     for queue in queues:

@@ -24,10 +24,10 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap._contents import ExpiringValue, ExpiryClock
+from timerheap._expiry import ExpiringValue, ExpiryClock
 from timerheap.flink.operators import KeyedProcessOperator
+from timerheap.spark._functions.function_kinds import work_of
 from timerheap.spark._group.growing_state import GrowingState
-from timerheap.spark._process.function_runners import work_of
 from timerheap.spark._query import Query
 from timerheap.testing import PendingTimer, ProcessTester
 

@@ -1,4 +1,4 @@
-"""Process functions, as users run them, compared with Flink's timer services, queues and windows.
+"""Process functions, as users run them, compared with Flink's timer services and queues.
 
 The commands of each trace are the rows of a `KeyedProcessFunction` or a `BatchProcessFunction` in
 `ProcessTester`, which is the runtime of `timerheap.spark.process` with one key group. Compared are the timers
@@ -15,23 +15,21 @@ both domains      134      134  Of these: a processing-time timer behind the clo
                                 Such traces are replayed by time domain: what callbacks of the other domain do
                                 comes as rows.
 pq                400      400  ``subset`` and ``adderr``: the key groups of users' keys are Spark's.
-window_operator   160        -  In columns: a `WindowOperator` handles rows.
 ===============  ====  =======  ===========================================================================
 
-The others are not replayed: timer_bytes and key_groups are Flink's bytes and hashes, where state is Spark's
-here; `ProcessTester` has one watermark, which the test sets, and `timerheap.spark` merges watermarks by the
-classes that the watermark traces test; `tests/spark` runs sql_windows.
+Of the other traces, test_window_runners.py replays those of windows on what runs windows on Spark. What a
+Spark query uses itself replays watermark_valve (the channels of an input), watermark_combine (the inputs of a
+query), watermark_generators without idleness, and async_queue (`async_map`). Not replayed are timer_bytes,
+key_groups and key_group_ranges, which are Flink's bytes and hashes, where state is Spark's here; and
+idleness and the multiplexer of watermark_generators: on Spark a micro-batch says who had rows.
 
 A watermark that goes back begins a new tester that is given the pending timers, and so does a restored
 service, whose watermark is Flink's lowest: on Spark the watermark is part of the state and never goes back.
-
-Each test replays one trace of `STEP`; with TIMERHEAP_ALL_TRACES=1 all, in some minutes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -39,13 +37,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from test_window_operator import Host
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK, BatchProcessFunction, KeyedProcessFunction
 from timerheap.testing import ProcessTester
 from timerheap.time import TimeDomain
-
-STEP = 1 if os.environ.get("TIMERHEAP_ALL_TRACES") else 20
 
 Rules = dict[tuple[Any, ...], list[tuple[str, str, int]]]
 
@@ -508,72 +503,29 @@ class Replay:
         self.begin(kept)
 
 
-def replay(traces: Iterable[tuple[int, Service | Queue]], function: str, mode: str) -> None:
-    for line, trace in traces:
-        try:
-            Replay(trace, function, mode).run()
-        except Exception as e:
-            e.add_note(f"line {line}, {function}, {mode}")
-            raise
-
-
 @pytest.mark.parametrize("traces", ["timer_service"], indirect=True)
 @pytest.mark.parametrize("function", ["rows", "columns"])
 @pytest.mark.parametrize(
     ("domains", "mode"),
     [("e", "each"), ("e", "arrival"), ("e", "event_time"), ("p", "untimed"), ("ep", "untimed")],
 )
-def test_timers_fire_as_in_flink(traces: list[Any], function: str, domains: str, mode: str) -> None:
-    said = [(line, Service(trace, domains)) for line, trace in enumerate(traces, 1)]
-    if domains == "ep":
-        said = [(line, trace) for line, trace in said if not trace.leaves_past_timers()]
-    assert len(said) == (134 if domains == "ep" else 400)
-    replay(said[::STEP], function, mode)
+def test_timers_fire_as_in_flink(traces: Any, function: str, domains: str, mode: str) -> None:
+    def replay(trace: dict[str, Any]) -> None:
+        said = Service(trace, domains)
+        if domains != "ep" or not said.leaves_past_timers():
+            Replay(said, function, mode).run()
+
+    traces.replay_share(replay, function, domains, mode)
+
+
+@pytest.mark.parametrize("traces", ["timer_service"], indirect=True)
+def test_as_many_traces_have_both_domains_as_the_table_says(traces: Any) -> None:
+    both = [trace for trace in traces if not Service(trace).leaves_past_timers()]
+    assert len(both) == 134 or not traces.are_ours
 
 
 @pytest.mark.parametrize("traces", ["pq"], indirect=True)
 @pytest.mark.parametrize("function", ["rows", "columns"])
 @pytest.mark.parametrize("mode", ["each", "arrival", "event_time"])
-def test_timers_are_polled_as_in_flink(traces: list[Any], function: str, mode: str) -> None:
-    replay([(line, Queue(trace)) for line, trace in enumerate(traces, 1)][:: 2 * STEP], function, mode)
-
-
-class Windows(Host):
-    """A `WindowOperator` whose elements are rows."""
-
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        for result in self.windows.process_element((value.id, value.value), ctx):
-            yield self.row(result[:7])
-
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
-        return map(self.row, self.windows.on_timer(timestamp, ctx))
-
-    @staticmethod
-    def row(result: list[Any]) -> tuple[Any, ...]:
-        return tuple(result) if result[0] == "r" else ("late", None, None, None, result[1], None, None)
-
-
-@pytest.mark.parametrize("traces", ["window_operator"], indirect=True)
-@pytest.mark.parametrize("whole_windows", [True, False], ids=["elements", "accumulators"])
-def test_windows_fire_as_in_flink(traces: list[Any], whole_windows: bool) -> None:
-    for line, trace in list(enumerate(traces, 1))[::STEP]:
-        tester = ProcessTester(
-            Windows(trace, whole_windows),
-            key="key",
-            input_schema="key string, id bigint, value bigint, at bigint",
-            output_schema="kind string, key string, start bigint, end bigint, sum bigint, ids string, "
-            "watermark bigint",
-            event_time="at",
-            order="arrival",
-        )
-        events = [*trace["input"], ["w", MAX_WATERMARK]]
-        for number, (event, expected) in enumerate(zip(events, trace["output"], strict=True)):
-            match event:
-                case ["r", id_, timestamp, key, value]:
-                    out = tester.push([(key, id_, value, timestamp)])
-                case ["w", watermark]:
-                    out = tester.advance_watermark(watermark)
-            # Timers with equal timestamps fire in any order. The results of Spark have no timestamps.
-            rows = [Windows.row(row[:7]) for row in expected if row[0] != "w"]
-            assert Counter(map(tuple, out)) == Counter(rows), f"line {line}, event {number}"
-        assert tester.timers() == []
+def test_timers_are_polled_as_in_flink(traces: Any, function: str, mode: str) -> None:
+    traces.replay_share(lambda trace: Replay(Queue(trace), function, mode).run(), function, mode)

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pyflink_body
 import pytest
-from queue_model import QueueModel
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK, KeyedProcessFunction, OutputTag, TimeDomain, Types
 from timerheap.flink import (
     ManualProcessingTimeService,
     StreamRecord,
     SystemProcessingTimeService,
-    TimerQueue,
     Watermark,
 )
 from timerheap.flink.operators import KeyedProcessOperator
@@ -23,8 +21,8 @@ from timerheap.watermarks.output import WatermarkStatus
 
 LONG = 60  # seconds; a timeout that no test reaches
 
-README = Path(__file__).resolve().parent.parent / "README.md"
-RECORDED = Path(__file__).resolve().parent / "spark" / "data"
+README = Path(__file__).resolve().parents[2] / "README.md"
+RECORDED = Path(__file__).resolve().parents[1] / "spark" / "data"
 
 
 def first(value):
@@ -263,34 +261,114 @@ def test_an_operator_must_be_open_and_opens_its_function_once():
     assert function.life == ["open", "close"]
 
 
-def test_a_closed_operator_fires_no_timer_and_loses_none():
+def test_a_closed_operator_fires_no_timer():
     clock = ManualProcessingTimeService()
-    queues = {name: TimerQueue() for name in ("event_time_timers", "processing_time_timers")}
-    with KeyedProcessOperator(Script(), first, clock=clock, **queues) as operator:
+    with KeyedProcessOperator(Script(), first, clock=clock) as operator:
         operator.process_element(("a", "register_processing_time_timer", 5))
         operator.process_element(("a", "register_event_time_timer", 5))
     clock.set_current_time(100)
     assert operator.num_processing_time_timers() == operator.num_event_time_timers() == 1
     with pytest.raises(RuntimeError, match="closed"):
         operator.open()
-    with KeyedProcessOperator(Script(), first, clock=clock, **queues) as operator:
-        assert values(operator.set_processing_time(102)) == [("a", 5, TimeDomain.PROCESSING_TIME, 5)]
-        assert values(operator.process_watermark(5)) == [("a", 5, TimeDomain.EVENT_TIME, 5)]
 
 
-@pytest.mark.parametrize("make", [TimerQueue, QueueModel])
-def test_an_operator_may_use_given_queues(make):
-    event_time, processing_time = make(), make()
-    event_time.add((5, "a", None))
-    processing_time.add((7, "b", None))
-    with KeyedProcessOperator(
-        Script(), first, event_time_timers=event_time, processing_time_timers=processing_time
-    ) as operator:
-        operator.process_element(("a", "register_event_time_timer", 6))
-        operator.process_element(("b", "register_processing_time_timer", 6))
-        assert len(event_time) == len(processing_time) == 2
-        assert [value[:2] for value in values(operator.process_watermark(10))] == [("a", 5), ("a", 6)]
-        assert [value[:2] for value in values(operator.set_processing_time(10))] == [("b", 6), ("b", 7)]
+class Does(KeyedProcessFunction):
+    """Calls what an element has with the timer service."""
+
+    def process_element(self, value, ctx):
+        yield value[1](ctx.timer_service())
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.time_domain(), timestamp
+
+
+def done(operator, key, act):
+    ((result, _),) = operator.process_element((key, act))
+    return result
+
+
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "TimerService.event_time_timers",
+    "TimerService.processing_time_timers",
+    "TimerService.next_event_time_timer",
+    "TimerService.next_processing_time_timer",
+    "TimerService.delete_all_timers",
+)
+def test_a_timer_service_lists_the_timers_of_the_current_key():
+    def register(timers):
+        for timestamp in (30, 10):
+            timers.register_event_time_timer(timestamp)
+            timers.register_processing_time_timer(timestamp + 1)
+
+    def times(timers):
+        return timers.event_time_timers(), timers.processing_time_timers()
+
+    def heads(timers):
+        return timers.next_event_time_timer(), timers.next_processing_time_timer()
+
+    with KeyedProcessOperator(Does(), first) as operator:
+        done(operator, "key", lambda timers: timers.register_event_time_timer(20, name="of the other key"))
+        for key in ("a", "b"):
+            done(operator, key, register)
+        assert done(operator, "b", times) == ([10, 30], [11, 31])
+        assert done(operator, "b", heads) == (10, 11)
+        assert done(operator, "b", lambda timers: timers.delete_all_timers()) == 4
+        assert done(operator, "b", times) == ([], [])
+        assert done(operator, "b", heads) == (None, None)
+        assert done(operator, "a", times) == ([10, 30], [11, 31])
+        assert done(operator, "key", times) == ([20], [])
+        assert operator.num_event_time_timers() == 3
+
+
+@pytest.mark.promises("PyFlink", "supported", "TimerService.delete_processing_time_timer")
+def test_a_timer_service_registers_and_deletes_timers():
+    def act(timers):
+        timers.register_event_time_timer(5)
+        timers.register_event_time_timer(6)
+        timers.delete_event_time_timer(6)
+        timers.register_processing_time_timer(150)
+        timers.register_processing_time_timer(160)
+        timers.delete_processing_time_timer(160)
+        return timers.current_processing_time(), timers.current_watermark()
+
+    with KeyedProcessOperator(Does(), first, clock=ManualProcessingTimeService(100)) as operator:
+        assert done(operator, "key", act) == (100, MIN_WATERMARK)
+        fired = [*operator.process_watermark(10), *operator.set_processing_time(200)]
+        assert values(fired) == [(TimeDomain.EVENT_TIME, 5), (TimeDomain.PROCESSING_TIME, 150)]
+        assert done(operator, "key", lambda timers: timers.current_watermark()) == 10
+    assert [domain.value for domain in TimeDomain] == [0, 1]  # as in PyFlink
+
+
+def test_keys_without_timers_are_forgotten():
+    def next_ms(timers):
+        timers.register_event_time_timer(timers.current_watermark() + 1)
+
+    with KeyedProcessOperator(Does(), first) as operator:
+        done(operator, "kept", lambda timers: timers.register_event_time_timer(9_000))
+        for key in range(3_000):
+            done(operator, key, next_ms)
+            assert len(operator.process_watermark(key)) == 2
+        assert len(operator._keys._ids) < 2_000
+        assert len(operator._event.single) < 2_000
+        assert values(operator.process_watermark(9_000)) == [(TimeDomain.EVENT_TIME, 9_000)]
+
+
+@pytest.mark.parametrize("name", [None, "once"])
+def test_a_timer_that_the_clock_refuses_is_not_registered(name):
+    class Refusing(ManualProcessingTimeService):
+        def register_timer(self, timestamp, callback):
+            if timestamp < 10:
+                raise RuntimeError("not now")
+            return super().register_timer(timestamp, callback)
+
+    with KeyedProcessOperator(Does(), first, clock=Refusing()) as operator:
+        done(operator, "a", lambda timers: timers.register_processing_time_timer(20, name=name))
+        with pytest.raises(RuntimeError, match="not now"):
+            done(operator, "a", lambda timers: timers.register_processing_time_timer(5, name=name))
+        assert done(operator, "a", lambda timers: timers.processing_time_timers()) == [20]
+        assert values(operator.set_processing_time(20)) == [(TimeDomain.PROCESSING_TIME, 20)]
 
 
 def test_an_exception_in_the_function_loses_no_output(operator):
@@ -355,15 +433,13 @@ class NeverOpens(Script):
         raise KeyError("in open")
 
 
-def test_an_operator_whose_function_fails_to_open_fires_no_timer():
-    clock, queue = ManualProcessingTimeService(), TimerQueue()
-    queue.add((5, "a", None))
+def test_an_operator_whose_function_fails_to_open_is_not_open():
     function = NeverOpens()
-    operator = KeyedProcessOperator(function, first, clock=clock, processing_time_timers=queue)
+    operator = KeyedProcessOperator(function, first)
     with pytest.raises(KeyError, match="in open"):
         operator.open()
-    clock.set_current_time(10)
-    assert len(queue) == 1
+    with pytest.raises(RuntimeError, match="not open"):
+        operator.process_element(("a", "yield", 1))
     operator.close()
     assert function.life == []
 

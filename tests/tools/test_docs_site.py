@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 TOOL: dict[str, Any] = runpy.run_path(
-    str(Path(__file__).resolve().parents[1] / "tools/docs_site.py"), run_name="docs_site"
+    str(Path(__file__).resolve().parents[2] / "tools/docs_site.py"), run_name="docs_site"
 )
 
 

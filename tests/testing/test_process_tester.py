@@ -59,6 +59,42 @@ def test_rows_are_processed_at_once_in_arrival_order() -> None:
     assert test.state("due") == {}
 
 
+class Past(KeyedProcessFunction):
+    """A row sets a timer 400 ms before it."""
+
+    def process_element(self, value: Row, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(value.at - 400)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[str, int]]:
+        yield ctx.get_current_key(), timestamp
+
+
+class PastInColumns(BatchProcessFunction):
+    """The same for many rows."""
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps - 400)
+
+    def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
+        columns = [ctx.keys(due.ids).column("k"), pa.array(due.timestamps)]
+        yield pa.record_batch(columns, names=["k", "at"])
+
+
+@pytest.mark.parametrize("function", [Past(), PastInColumns()], ids=["rows", "columns"])
+@pytest.mark.parametrize("clocked", [False, True])
+def test_a_timer_in_the_past_fires_with_the_next_watermark(function: Any, clocked: bool) -> None:
+    schema = "k string, at bigint"
+    test = ProcessTester(function, "k", schema, schema, "at", order="arrival", processing_time=clocked)
+    assert test.advance_watermark(1000) == []
+    assert test.push([("a", 1200), ("b", 900)]) == []
+    assert test.push([("c", 1300)]) == []
+    if clocked:
+        assert test.advance_clock(5000) == []
+    assert test.advance_watermark(1001) == [Row(k="b", at=500), Row(k="a", at=800), Row(k="c", at=900)]
+    assert test.push([("b", 1400)]) == []
+    assert test.advance_watermark(1001) == [Row(k="b", at=1000)]
+
+
 def test_late_rows_are_dropped_and_counted_or_returned() -> None:
     test = made()
     test.advance_watermark(100)

@@ -11,29 +11,10 @@ from timerheap.flink import (
     InternalTimer,
     InternalTimerService,
     KeyContext,
-    ManualProcessingTimeService,
     SystemProcessingTimeService,
 )
-from timerheap.flink.operators import SimpleTimerService
 
 LONG = 60  # seconds; a timeout that no test reaches
-
-
-@pytest.fixture
-def clock():
-    return ManualProcessingTimeService()
-
-
-@pytest.fixture
-def recorder():
-    return Recorder()
-
-
-@pytest.fixture
-def service(recorder, clock):
-    service = InternalTimerService(recorder, clock)
-    service.key_context.current_key = "key"
-    return service
 
 
 # ---- event time ----
@@ -295,55 +276,3 @@ def test_a_callback_for_a_deleted_timer_schedules_the_next(service, recorder, cl
     clock.set_current_time(9)
     assert recorder.fired == []
     assert clock.get_active_timers() == [(15, 15)]
-
-
-@pytest.mark.promises(
-    "PyFlink",
-    "added",
-    "TimerService.event_time_timers",
-    "TimerService.processing_time_timers",
-    "TimerService.next_event_time_timer",
-    "TimerService.next_processing_time_timer",
-    "TimerService.delete_all_timers",
-)
-def test_a_timer_service_lists_the_timers_of_the_current_key(service):
-    timers = SimpleTimerService(service)
-    timers.register_event_time_timer(20, name="of the other key")
-    for key in ("a", "b"):
-        service.key_context.current_key = key
-        for timestamp in (30, 10):
-            timers.register_event_time_timer(timestamp)
-            timers.register_processing_time_timer(timestamp + 1)
-    assert timers.event_time_timers() == [10, 30]
-    assert timers.processing_time_timers() == [11, 31]
-    assert (timers.next_event_time_timer(), timers.next_processing_time_timer()) == (10, 11)
-    assert timers.delete_all_timers() == 4
-    assert timers.event_time_timers() == timers.processing_time_timers() == []
-    assert timers.next_event_time_timer() is timers.next_processing_time_timer() is None
-    service.key_context.current_key = "a"
-    assert timers.event_time_timers() == [10, 30]
-    service.key_context.current_key = "key"
-    assert timers.event_time_timers() == [20]
-    assert service.num_event_time_timers() == 3
-
-
-@pytest.mark.promises("PyFlink", "supported", "TimerService.delete_processing_time_timer")
-def test_a_timer_service_registers_and_deletes_timers(service, recorder, clock):
-    timers = SimpleTimerService(service)
-    clock.set_current_time(100)
-    assert timers.current_processing_time() == 100
-    assert timers.current_watermark() == MIN_WATERMARK
-    timers.register_event_time_timer(5)
-    timers.register_event_time_timer(6)
-    timers.delete_event_time_timer(6)
-    timers.register_processing_time_timer(150)
-    timers.register_processing_time_timer(160)
-    timers.delete_processing_time_timer(160)
-    service.advance_watermark(10)
-    clock.set_current_time(200)
-    assert timers.current_watermark() == 10
-    assert recorder.fired == [
-        (TimeDomain.EVENT_TIME, InternalTimer(5, "key", None)),
-        (TimeDomain.PROCESSING_TIME, InternalTimer(150, "key", None)),
-    ]
-    assert [domain.value for domain in TimeDomain] == [0, 1]  # as in PyFlink

@@ -15,12 +15,6 @@ LONG = 60  # seconds; a timeout that no test reaches
 FAR = 10**9  # milliseconds
 
 
-@pytest.fixture
-def system():
-    with SystemProcessingTimeService() as clock:
-        yield clock
-
-
 def test_a_callback_is_called_after_its_timestamp(system):
     seen = []
 

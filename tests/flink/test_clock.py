@@ -11,12 +11,6 @@ LONG = 60  # seconds; a timeout that no test reaches
 FAR = 10**9  # milliseconds
 
 
-@pytest.fixture
-def system():
-    with SystemProcessingTimeService() as clock:
-        yield clock
-
-
 @pytest.fixture(params=["system", "manual"])
 def either(request):
     if request.param == "manual":

@@ -13,35 +13,26 @@ from hypothesis import strategies as st
 
 from timerheap._native._core import TimerHeap, seal
 from timerheap.spark._arrow import size_of
-from timerheap.spark._group import checkpoint
-from timerheap.spark._group.checkpoint import (
-    CLOCK,
-    EVENT_TIMERS,
-    FORMAT,
-    INLINE_CLOCK,
-    USER_STATE,
-    Manifest,
-    Run,
-    Segment,
-    Standing,
-    Stored,
-    Tiers,
-    read_clock,
-)
 from timerheap.spark._group.growing_state import ListTable, MapTable
-from timerheap.spark._group.memory import PROCESS, Block, ProcessMemory
-from timerheap.spark._group.tables import StateTable
+from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.stored.formats import CHECKPOINT
+from timerheap.spark._group.stored.kinds import EVENT_TIMERS, USER_STATE, WATERMARK
+from timerheap.spark._group.stored.manifest import Manifest, Run, Segment, Standing
+from timerheap.spark._group.stored.tiers import Tiers
+from timerheap.spark._group.stored_watermark import INLINE_WATERMARK, read_watermark
 from timerheap.spark._group.timers import JournalledTimers
-from timerheap.spark._group.watermark import InputClock, StoredClock, encode_clock
+from timerheap.spark._group.value_state import StateTable
+from timerheap.spark._group.watermark import InputWatermark, StoredWatermark, encode_watermark
+from timerheap.spark._memory.blocks import PROCESS, Block, ProcessMemory
 
-SMALL_CLOCK = bytes(50)
+SMALL_WATERMARK = bytes(50)
 
 
-def large_clock(watermark: int, channels: int = 200) -> bytes:
+def large_watermark(watermark: int, channels: int = 200) -> bytes:
     marks = np.full(channels, watermark)
     names: list[str | None] = [f"channel {n}" for n in range(channels)]
-    input_ = InputClock("channel", watermark, names, marks, marks, np.ones(channels, bool), marks)
-    return encode_clock(StoredClock(watermark, None, [input_]))
+    input_ = InputWatermark("channel", watermark, names, marks, marks, np.ones(channels, bool), marks)
+    return encode_watermark(StoredWatermark(watermark, None, [input_]))
 
 
 class Group:
@@ -77,7 +68,7 @@ def test_many_small_saves_leave_few_chunks_and_few_calls(keys: int, saves: int) 
         group.timers.push_many([10**12 + n], key, 0)
         group.timers.pop_due(10**12 + n - min(keys, 2_000))
         group.state.store(key, n)
-        stored.save(store, Parts(group.parts()), SMALL_CLOCK)
+        stored.save(store, Parts(group.parts()), SMALL_WATERMARK)
     for part in group.parts():
         of_part = [data for (kind, _), data in store.chunks.items() if kind == part.kind]
         size = sum(map(len, of_part))
@@ -96,9 +87,9 @@ def test_many_small_saves_leave_few_chunks_and_few_calls(keys: int, saves: int) 
 def test_a_save_without_changes_writes_the_manifest_alone() -> None:
     group, stored, store = Group(), Stored(Manifest(4)), MemoryStore()
     group.state.put_many(np.arange(1000), pa.array(np.arange(1000)))
-    stored.save(store, Parts(group.parts()), SMALL_CLOCK)
+    stored.save(store, Parts(group.parts()), SMALL_WATERMARK)
     store.calls = store.written = 0
-    stored.save(store, Parts(group.parts()), SMALL_CLOCK)
+    stored.save(store, Parts(group.parts()), SMALL_WATERMARK)
     assert (store.calls, store.written) == (1, len(store.manifest or b""))
     assert store.written < 200
 
@@ -107,11 +98,11 @@ def test_one_changed_key_costs_few_bytes_and_calls() -> None:
     group, stored, store = Group(), Stored(Manifest(4)), MemoryStore()
     group.state.put_many(np.arange(100_000), pa.array(np.arange(100_000)))
     group.timers.push_many(np.arange(100_000), np.arange(100_000), 0)
-    stored.save(store, Parts(group.parts()), SMALL_CLOCK)
+    stored.save(store, Parts(group.parts()), SMALL_WATERMARK)
     store.calls = store.written = 0
     for n in range(100):
         group.state.store(n, -1)
-        stored.save(store, Parts(group.parts()), SMALL_CLOCK)
+        stored.save(store, Parts(group.parts()), SMALL_WATERMARK)
     assert store.written <= 100 * 350
     assert store.calls <= 100 * 3
 
@@ -145,7 +136,7 @@ def of_keys(memory: ProcessMemory) -> list[Any]:
 
 @pytest.mark.parametrize("saves", [1, 5])
 def test_a_load_makes_room_once(saves: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "_TARGET_BYTES", 256 << 10)
+    monkeypatch.setattr("timerheap.spark._group.stored.chunks._TARGET_BYTES", 256 << 10)
     parts, stored, store = of_keys(PROCESS), Stored(Manifest(4)), MemoryStore()
     timers, last, lists, maps = parts
     n = 50_000 // saves
@@ -156,7 +147,7 @@ def test_a_load_makes_room_once(saves: int, monkeypatch: pytest.MonkeyPatch) -> 
         for key in keys.tolist():
             lists.append(key, [key, 1])
             maps.put(key, {"a": key})
-        stored.save(store, Parts(parts), SMALL_CLOCK)
+        stored.save(store, Parts(parts), SMALL_WATERMARK)
     assert len(store.chunks) > 15
     memory = CountingMemory()
     restored = of_keys(memory)
@@ -175,7 +166,7 @@ def test_a_load_of_uneven_rows_makes_no_room_in_vain(first: str) -> None:
     column = pa.array(values if first == "small" else values[::-1])
     state, store = StateTable(USER_STATE, "text", pa.string()), MemoryStore()
     state.put_many(np.arange(len(values)), column)
-    Stored(Manifest(4)).save(store, Parts([state]), SMALL_CLOCK)
+    Stored(Manifest(4)).save(store, Parts([state]), SMALL_WATERMARK)
     assert len(store.chunks) > 5
     memory = CountingMemory()
     restored = StateTable(USER_STATE, "text", pa.string(), memory)
@@ -187,7 +178,7 @@ def test_a_load_of_uneven_rows_makes_no_room_in_vain(first: str) -> None:
 def test_a_load_of_one_chunk_makes_no_room_for_others() -> None:
     state, store = StateTable(USER_STATE, "text", pa.string()), MemoryStore()
     state.put_many(np.arange(1), pa.array(["x" * 1_000_000]))
-    Stored(Manifest(4)).save(store, Parts([state]), SMALL_CLOCK)
+    Stored(Manifest(4)).save(store, Parts([state]), SMALL_WATERMARK)
     memory = CountingMemory()
     restored = StateTable(USER_STATE, "text", pa.string(), memory)
     Stored.load(store, store.read_manifest(), lambda *_: restored)
@@ -197,10 +188,10 @@ def test_a_load_of_one_chunk_makes_no_room_for_others() -> None:
 def test_another_process_continues_and_merges_what_was_saved() -> None:
     group, store = Group(), MemoryStore()
     group.state.put_many(np.arange(10_000), pa.array(np.arange(10_000)))
-    Stored(Manifest(4)).save(store, Parts(group.parts()), SMALL_CLOCK)
+    Stored(Manifest(4)).save(store, Parts(group.parts()), SMALL_WATERMARK)
     for n in range(200):
         group.state.store(n, -n)
-        Stored(store.read_manifest()).save(store, Parts(group.parts()), SMALL_CLOCK)
+        Stored(store.read_manifest()).save(store, Parts(group.parts()), SMALL_WATERMARK)
     assert all(kind == USER_STATE and id_ > 1 for kind, id_ in store.reads), "the oldest is not read"
     assert len(store.chunks) <= 2 + 20
     restored = Group()
@@ -304,19 +295,19 @@ def test_a_sealed_invalid_manifest_raises(payload: bytes) -> None:
     with pytest.raises(ValueError, match=r"manifest|format"):
         Manifest.from_bytes(seal(32, payload))
     with pytest.raises(ValueError, match="manifest"):
-        Manifest.from_bytes(seal(32, FORMAT.to_bytes(2, "little") + payload))
+        Manifest.from_bytes(seal(32, CHECKPOINT.written.to_bytes(2, "little") + payload))
 
 
 def test_chunks_of_two_attempts_of_a_task_raise() -> None:
     """Spark keeps the changes of one attempt and hands the next task the state of the other."""
     group, stored, store = Group(), Stored(Manifest(4)), MemoryStore()
     group.timers.push_many(np.arange(100), np.arange(100), 0)
-    stored.save(store, Parts(group.parts()), SMALL_CLOCK)
+    stored.save(store, Parts(group.parts()), SMALL_WATERMARK)
     group.timers.push_many([200], 1, 0)
-    stored.save(store, Parts(group.parts()), SMALL_CLOCK)
+    stored.save(store, Parts(group.parts()), SMALL_WATERMARK)
     other_group, other = Group(), MemoryStore()
     other_group.timers.push_many(np.arange(1, 101), np.arange(100), 0)
-    Stored(Manifest(4)).save(other, Parts(other_group.parts()), SMALL_CLOCK)
+    Stored(Manifest(4)).save(other, Parts(other_group.parts()), SMALL_WATERMARK)
     store.chunks[EVENT_TIMERS, 1] = other.chunks[EVENT_TIMERS, 1]
     with pytest.raises(ValueError, match=r"mixes chunks of kind 16 'timers' from two attempts of a"):
         Stored.load(store, store.read_manifest(), Group().part)
@@ -329,51 +320,51 @@ def test_another_format_raises() -> None:
 
 def test_a_large_clock_is_written_only_when_it_changes() -> None:
     stored, store = Stored(Manifest(4)), MemoryStore()
-    clocks = [large_clock(1), large_clock(2), SMALL_CLOCK]
-    for clock in clocks:
-        stored.save(store, Parts(), clock)
-        assert (CLOCK, 0) in store.chunks or len(clock) <= INLINE_CLOCK
+    states = [large_watermark(1), large_watermark(2), SMALL_WATERMARK]
+    for state in states:
+        stored.save(store, Parts(), state)
+        assert (WATERMARK, 0) in store.chunks or len(state) <= INLINE_WATERMARK
         calls = store.calls
-        stored.save(store, Parts(), clock)
+        stored.save(store, Parts(), state)
         assert store.calls == calls + 1, "the manifest"
-        assert read_clock(stored.manifest, store) == read_clock(store.read_manifest(), store) == clock
+        assert read_watermark(stored.manifest, store) == read_watermark(store.read_manifest(), store) == state
     assert not store.chunks
 
 
-def test_only_the_first_group_of_a_task_writes_what_changes_in_a_large_clock() -> None:
+def test_only_the_first_group_of_a_task_writes_what_changes_in_a_large_watermark() -> None:
     first, other = MemoryStore(), MemoryStore()
     stored = {True: (Stored(Manifest(4)), first), False: (Stored(Manifest(4)), other)}
     for watermark in (1, 2, 3):
         for writes, (group, store) in stored.items():
             before = store.written
-            group.save(store, Parts([], watermark), large_clock(watermark), writes_clock=writes)
+            group.save(store, Parts([], watermark), large_watermark(watermark), writes_watermark=writes)
             manifest = store.read_manifest()
             written = store.written - before - len(store.manifest or b"")
             assert written == 0 if watermark > 1 and not writes else written > 0
             assert manifest.watermark == watermark
-            assert manifest.clock_stale == (watermark > 1 and not writes)
-            assert read_clock(manifest, store) == large_clock(watermark if writes else 1)
-    names = first.chunks[CLOCK, 1]
-    assert names == other.chunks[CLOCK, 1]
+            assert manifest.watermark_stale == (watermark > 1 and not writes)
+            assert read_watermark(manifest, store) == large_watermark(watermark if writes else 1)
+    names = first.chunks[WATERMARK, 1]
+    assert names == other.chunks[WATERMARK, 1]
     group, store = stored[False]
     group.save(
-        store, Parts(), large_clock(4, channels=201)
+        store, Parts(), large_watermark(4, channels=201)
     )  # as every group does when there are new channels
-    assert not store.read_manifest().clock_stale
-    assert store.chunks[CLOCK, 1] != names
-    group.save(store, Parts(), SMALL_CLOCK, writes_clock=False)
+    assert not store.read_manifest().watermark_stale
+    assert store.chunks[WATERMARK, 1] != names
+    group.save(store, Parts(), SMALL_WATERMARK, writes_watermark=False)
     assert not store.chunks
-    assert read_clock(store.read_manifest(), store) == SMALL_CLOCK
+    assert read_watermark(store.read_manifest(), store) == SMALL_WATERMARK
 
 
-def test_a_clock_that_is_not_the_manifest_s_raises() -> None:
+def test_a_watermark_that_is_not_the_manifest_s_raises() -> None:
     stored, store = Stored(Manifest(4)), MemoryStore()
-    stored.save(store, Parts(), large_clock(1))
+    stored.save(store, Parts(), large_watermark(1))
     before = dict(store.chunks)
-    stored.save(store, Parts(), large_clock(2))
+    stored.save(store, Parts(), large_watermark(2))
     store.chunks = before
     with pytest.raises(ValueError, match="is not that of the manifest"):
-        read_clock(stored.manifest, store)
+        read_watermark(stored.manifest, store)
     store.chunks = {}
     with pytest.raises(ValueError, match="lacks a chunk of the watermark's state"):
-        read_clock(stored.manifest, store)
+        read_watermark(stored.manifest, store)

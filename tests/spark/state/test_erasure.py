@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 import timerheap.spark
 from timerheap.spark import InitialState, read_checkpoint
-from timerheap.spark._group import checkpoint
-from timerheap.spark._group.checkpoint import RENEWAL
+from timerheap.spark._group.stored import manifest
+from timerheap.spark._group.stored.manifest import RENEWAL
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
 
@@ -34,12 +34,12 @@ class RenewedSoon(Visits):
 
     def open(self, runtime_context: Any) -> None:
         if TaskContext.get() is not None:
-            checkpoint.RENEWAL = 4
+            manifest.RENEWAL = 4
         super().open(runtime_context)
 
     def close(self) -> None:
         if TaskContext.get() is not None:
-            checkpoint.RENEWAL = RENEWAL
+            manifest.RENEWAL = RENEWAL
 
 
 def close_stores(spark: SparkSession) -> None:

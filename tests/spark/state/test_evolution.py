@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,12 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark._arrow import evolved, misfit, narrow_column, wide
-from timerheap.spark._group.checkpoint import Manifest, Stored
+from timerheap.spark import IfStored
+from timerheap.spark._arrow import narrow_column, wide
+from timerheap.spark._group.evolution import evolved, misfit
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.stored.manifest import Manifest
 from timerheap.testing import ProcessTester
 
 A, B = pa.field("a", pa.int32()), pa.field("b", pa.string())
@@ -126,7 +130,9 @@ class Nothing(BatchProcessFunction):
         pass
 
 
-LAYOUT = query_of(Nothing(), ROWS, RESULT, drop_state=("s.a", "s.x")).layout
+NO_CHANGES = query_of(Nothing(), ROWS, RESULT).state_changes
+CHANGES = replace(NO_CHANGES, drop=("s.a", "s.x"))
+LAYOUT = query_of(Nothing(), ROWS, RESULT, state_changes=CHANGES).layout
 
 
 def put(table: Any, shape: str, key: int, value: Any) -> None:
@@ -188,26 +194,30 @@ OTHER = pa.struct([pa.field("z", pa.int64()), pa.field("b", pa.struct([A, LONG_A
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("shape", ["value", "list", "map"])
 @pytest.mark.parametrize(
-    ("now", "options", "expected"),
+    ("now", "changes", "expected"),
     [
         (
             LESS,
-            {},
+            NO_CHANGES,
             r"lose the values of s\.a; pass state_changes=\{'s\.a': None\} .* \{'s\.a': 's\.new'\}",
         ),
         (
             LESS,
-            {"drop_state": ("s.a",)},
+            replace(NO_CHANGES, drop=("s.a",)),
             r"lose the values of s\.b\.c; pass state_changes=\{'s\.b\.c': None\}",
         ),
-        (LESS, {"drop_state": ("s.a", "s.b.c")}, {"b": {"a": 2}}),
-        (OTHER, {}, r"lose the values of s\.a; "),
-        (OTHER, {"rename_state": {"s.a": "s.z", "s.b.c": "s.b.y"}}, {"z": 1, "b": {"a": 2, "y": 3}}),
-        (LESS, {"rename_state": {"s.a": "s.b"}}, r"two fields would have one name, of \['b'\]"),
+        (LESS, replace(NO_CHANGES, drop=("s.a", "s.b.c")), {"b": {"a": 2}}),
+        (OTHER, NO_CHANGES, r"lose the values of s\.a; "),
+        (
+            OTHER,
+            replace(NO_CHANGES, rename={"s.a": "s.z", "s.b.c": "s.b.y"}),
+            {"z": 1, "b": {"a": 2, "y": 3}},
+        ),
+        (LESS, replace(NO_CHANGES, rename={"s.a": "s.b"}), r"two fields would have one name, of \['b'\]"),
     ],
 )
 def test_a_field_is_dropped_or_renamed_only_if_told(
-    shape: str, timed: bool, now: pa.DataType, options: dict[str, Any], expected: Any
+    shape: str, timed: bool, now: pa.DataType, changes: Any, expected: Any
 ) -> None:
     def type_of(type_: pa.DataType) -> pa.DataType:
         at = pa.field("at", pa.int64(), nullable=False)
@@ -217,7 +227,7 @@ def test_a_field_is_dropped_or_renamed_only_if_told(
     value = {"a": 1, "b": {"a": 2, "c": 3}}
     put(group.state("s", shape, type_of(PAIR)), shape, 1, {"value": value, "at": 9} if timed else value)
     save(group, stored, store)
-    group = KeyGroup(query_of(Nothing(), ROWS, RESULT, **options).layout)
+    group = KeyGroup(query_of(Nothing(), ROWS, RESULT, state_changes=changes).layout)
     load(store, group)
     if isinstance(expected, str):
         with pytest.raises(ValueError, match=rf"state 's' must stay a {shape} state .*{expected}"):
@@ -302,7 +312,7 @@ def test_random_walks_of_allowed_changes_equal_a_run_without_changes(order: str)
             function = Counts(names={"n": name}, **STEPS[step])
             options = {
                 "order": order,
-                "state_changes": {**(renamed or {}), "last.note": None, "seen.note": None},
+                "state_changes": IfStored({**(renamed or {}), "last.note": None, "seen.note": None}),
             }
             return ProcessTester(function, "k", INPUT, OUTPUT, "at", **options)
 
@@ -521,7 +531,7 @@ def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSess
         **options: Any,
     ) -> None:
         names = {"n": name}
-        options["state_changes"] = {**(renamed or {}), "last.note": None, "seen.note": None}
+        options["state_changes"] = IfStored({**(renamed or {}), "last.note": None, "seen.note": None})
         result = timerheap.spark.process(
             streams.read_stream(spark, folder),
             "k",

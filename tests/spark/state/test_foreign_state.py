@@ -19,7 +19,7 @@ import timerheap.spark
 from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor
 from timerheap.spark import InitialState, read_checkpoint
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._worker.spark_store import Audit, Ledger, expect_whole
+from timerheap.spark._worker.ledger import Audit, Ledger, expect_whole
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 KEYS = [f"k{n}" for n in range(20)]
@@ -147,14 +147,18 @@ def test_a_checkpoint_of_spark_that_lacks_a_partition_raises(spark: SparkSession
         InitialState.from_spark(spark, tmp_path / "checkpoint")
 
 
+def ledger(batch: int, partitions: int) -> Ledger:
+    return Ledger.of("q", batch, partitions, "o")
+
+
 def audit(batch: int, before: Ledger | None, placement: Placement = NOW) -> Audit:
-    return Audit(Ledger.of("q", batch, placement.partitions), placement, before)
+    return Audit(ledger(batch, placement.partitions), placement, before, begins=batch == 0)
 
 
 def test_a_task_finds_what_the_last_one_has_left() -> None:
     """Partition 1 has the key groups 1 and 3; ledgers stay whole over tasks that see some groups or none."""
     first = audit(0, None)
-    assert first.ledger() == Ledger.of("q", 0, 2)
+    assert first.ledger() == ledger(0, 2)
     second = audit(1, Ledger.from_bytes(first.ledger().to_bytes()))
     for group in (1, 3):
         second.found(group, None)
@@ -166,7 +170,7 @@ def test_a_task_finds_what_the_last_one_has_left() -> None:
     left = fourth.ledger()
     assert (left.batch, left.partition, left.groups) == (3, 1, third.ledger().groups)
     assert Ledger.from_bytes(left.to_bytes()) == left
-    idle = Ledger.of("q", 3, 2)
+    idle = ledger(3, 2)
     expect_whole([idle, left], "q", 3, 2, {1: 1, 3: 2})
     for found in ({1: 1, 3: 1}, {1: 1}, {1: 1, 3: 2, 0: 2}):
         with pytest.raises(ValueError, match=r"got other key groups in partition \d than were saved there"):
@@ -179,8 +183,30 @@ def test_a_task_finds_what_the_last_one_has_left() -> None:
         (4, "q", {1: 1, 3: 1}, "other key groups in partition 1 than were saved there"),
     ):
         with pytest.raises(ValueError, match=f"as its query has left it, got {message}"):
-            check(Audit(Ledger.of(query, batch, 2), NOW, left), groups)
+            check(Audit(Ledger.of(query, batch, 2, "o"), NOW, left, begins=batch == 0), groups)
     check(audit(4, left), {1: 1, 3: 2})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "kept"),
+    [
+        ("a", "a", True),
+        ("timerheap", "a", True),
+        ("timerheap_2", "a", True),
+        ("a", "b", False),
+        ("a", "timerheap", False),
+        ("timerheaps", "a", False),
+    ],
+)
+def test_an_operator_keeps_its_name_once_it_has_one(before: str, now: str, kept: bool) -> None:
+    left = Ledger.from_bytes(Ledger.of("q", 3, 2, before).to_bytes())
+    if kept:
+        assert Audit(Ledger.of("q", 4, 2, now), NOW, left, begins=False).ledger().operator == now
+    else:
+        with pytest.raises(
+            ValueError, match=f"name must be '{before}', as that of this operator .* got '{now}'"
+        ):
+            Audit(Ledger.of("q", 4, 2, now), NOW, left, begins=False)
 
 
 def check(task: Audit, groups: dict[int, int | None]) -> None:
@@ -190,17 +216,17 @@ def check(task: Audit, groups: dict[int, int | None]) -> None:
 
 
 def test_a_ledger_begins_anew_after_spark_has_repartitioned_a_checkpoint() -> None:
-    for before in (None, Ledger.of("q", 3, 4)):
+    for before in (None, ledger(3, 4)):
         task = audit(5, before)
         task.found(1, 3)
         task.saved(1)
         left = task.ledger()
         assert left.groups is None, "it has not seen key group 3"
-        expect_whole([left, Ledger.of("q", 5, 2)], "q", 5, 2, {1: 5, 3: 2})
+        expect_whole([left, ledger(5, 2)], "q", 5, 2, {1: 5, 3: 2})
         task = audit(6, left)
         task.found(1, 5)
         task.found(3, 2)
         task.saved(3)
         assert task.ledger().groups is not None
-        expect_whole([task.ledger(), Ledger.of("q", 6, 2)], "q", 6, 2, {1: 5, 3: 6})
-    expect_whole([Ledger.of("q", 3, 4)], "q", 5, 2, {1: 3, 3: 2})
+        expect_whole([task.ledger(), ledger(6, 2)], "q", 6, 2, {1: 5, 3: 6})
+    expect_whole([ledger(3, 4)], "q", 5, 2, {1: 3, 3: 2})

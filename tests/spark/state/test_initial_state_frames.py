@@ -72,7 +72,7 @@ def test_a_table_that_does_not_fit_raises_before_the_query_starts(spark: SparkSe
     count = timerheap.spark.read_checkpoint(spark, old / "checkpoint").state("count")
     text = count.withColumn("value", F.col("value").cast("string"))
     for states, message in (
-        ({"counts": count}, "states must have the names of the function's states, .*got 'counts'"),
+        ({"counts": count}, "states must have the names of the query's states, .*got 'counts'"),
         ({"count": text}, r"states\['count'\] must have a column 'value' of type bigint, .*got string"),
         ({"count": count.drop("line")}, r"states\['count'\] must have a column 'line', got the columns"),
     ):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,17 @@ import pytest
 import streams
 from planes import inspected
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor, WatermarkStrategy
-from timerheap._inspect.one_key import KeyReport, Moment, changes, waits_for
+from timerheap._inspect.one_key import KeyReport, Moment, changes_of_key, waits_for
+from timerheap._inspect.report import _watermarks
 from timerheap.spark import EventTime
 
 NOW = 1_800_000_000_000  # epoch ms
 MINUTE, HOUR = 60_000, 3_600_000
+TIMES = ("watermark", "newest", "last_row", "query_watermark")
 
 
 def timer(due: int, of: str = "event_time", name: str | None = None) -> dict[str, Any]:
@@ -37,6 +42,7 @@ def channel(name: str | None, newest: int | None, last_row: int | None, **others
 SOUND = KeyReport(
     checkpoint="/checkpoints/silent",
     operator=0,
+    operator_name="silent",
     key={"sensor": "a"},
     key_types={"sensor": "string"},
     read_at=NOW,
@@ -54,6 +60,31 @@ FAULTS = {
     "a quiet channel": (
         replace(SOUND, channels=[channel("attic", NOW - HOUR, NOW - HOUR, behind_ms=HOUR)]),
         ["held by the channel room attic", "last row arrived 1:00:00 ago", "with_idleness"],
+    ),
+    "a channel whose clock is ahead": (
+        replace(
+            SOUND,
+            channels=[
+                channel("attic", NOW - 2000, NOW - 500, behind_ms=2 * HOUR),
+                channel("hall", NOW - 1000, NOW - 500, behind_ms=2 * HOUR, holds=False),
+                channel("cellar", NOW + 2 * HOUR, NOW - 500, holds=False),
+            ],
+        ),
+        [
+            "is that of the channel room attic, the lowest. Nothing is wrong there",
+            "Event times of the channel room cellar are 2:00:00 ahead of the clock",
+        ],
+    ),
+    "a channel behind, beside one whose clock is ahead": (
+        replace(
+            SOUND,
+            channels=[
+                channel("attic", NOW - HOUR, NOW - HOUR, behind_ms=3 * HOUR),
+                channel("hall", NOW, NOW, behind_ms=2 * HOUR, holds=False),
+                channel("cellar", NOW + 2 * HOUR, NOW, holds=False),
+            ],
+        ),
+        ["held by the channel room attic", "It is 1:00:00 behind the furthest channel", "cellar are 2:00:00"],
     ),
     "a channel without rows": (
         replace(SOUND, channels=[channel("cellar", None, None)]),
@@ -115,7 +146,7 @@ def test_nothing_is_wrong_with_a_sound_query() -> None:
 def test_changes_tell_fired_from_deleted_and_moved_timers() -> None:
     before = Moment(1, NOW, NOW, [timer(NOW + 1), timer(NOW + 9), timer(NOW + 3, name="silent")], {"n": 1})
     after = Moment(2, NOW + 5, NOW + 5, [timer(NOW + 7), timer(NOW + 8, name="silent")], {"n": 2})
-    ((moment, texts),) = changes(replace(SOUND, history=[before, after]))
+    ((moment, texts),) = changes_of_key(replace(SOUND, history=[before, after]))
     assert moment.batch_id == 2
     assert [text.split(" timer")[0] + text[-7:-4] for text in texts[:4]] == [
         "set event-time007",
@@ -185,7 +216,7 @@ def test_a_key_of_a_checkpoint_is_shown(
         return inspected(monkeypatch, spark, tmp_path / "checkpoint", *arguments)
 
     text = shown("--key", "name=a").output
-    assert "Key name=a, operator 0, after micro-batch 2" in text
+    assert "Key name=a, operator 0 'timerheap', after micro-batch 2" in text
     for line in (
         "1 rows wait for the watermark to pass their event time, the first 1970-01-01T00:02:20.000Z",
         "held by the channel room attic: its newest event time is 1970-01-01 00:01:55 UTC",
@@ -210,3 +241,24 @@ def test_a_key_of_a_checkpoint_is_shown(
         assert message in result.output
     similar = shown("--key", "name=A ", "--history", 0).output
     assert "no timer, state or waiting row of the key name=A " in similar
+
+
+def test_the_report_names_the_channel_whose_clock_is_ahead_and_not_those_behind_it() -> None:
+    times = {"attic": NOW - 2000, "hall": NOW - 1000, "cellar": NOW + 2 * HOUR}
+    channels = []
+    for name, newest in times.items():
+        behind = times["cellar"] - newest
+        made = channel(name, newest, NOW, behind_ms=behind, holds=name == "attic")
+        made |= {"aligned": True, "query_watermark": NOW - 2000}
+        moments = {field: datetime.fromtimestamp(made[field] / 1000, UTC) for field in TIMES}
+        channels.append(made | moments)
+    console = Console(record=True, width=200, file=StringIO())
+    _watermarks(channels, console)
+    title, heads, first, *others = (
+        line.strip() for line in console.export_text().splitlines() if line.strip()
+    )
+    assert "held back" not in title
+    assert title.endswith("ahead of the clock: room cellar by 2:00:00")
+    assert first.split()[1] == "cellar"
+    assert "holds" not in " ".join(others)
+    assert "2:00:0" not in " ".join([heads, *others]), "they are not behind it"

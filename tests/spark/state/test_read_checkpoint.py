@@ -26,7 +26,7 @@ from timerheap._inspect.report import histogram
 from timerheap._native._core import from_text, to_text
 from timerheap.spark import CheckpointState, read_checkpoint
 from timerheap.spark._exchange.placement import label_of
-from timerheap.spark._group.checkpoint import MANIFEST
+from timerheap.spark._group.stored.kinds import MANIFEST
 from timerheap.spark._state.state_tables import GroupReader, timers
 
 pytestmark = pytest.mark.spark
@@ -199,10 +199,10 @@ def test_inspect_prints_tables_and_draws_the_timers(
     spark: SparkSession, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = tmp_path / "timers.png"
-    result = inspected(monkeypatch, spark, work / "checkpoint", "--plot", picture)
+    result = inspected(monkeypatch, spark, work / "checkpoint", "--plot", picture, "--operator", "timerheap")
     assert result.exit_code == 0, result.output
     mark = f"{instant(rows_until(5)[1]):%Y-%m-%d %H:%M:%S.%f}"[:-3]
-    assert "Checkpoint after micro-batch 5, operator 0, key: plane, value" in result.output
+    assert "Checkpoint after micro-batch 5, operator 0 'timerheap', key: plane, value" in result.output
     assert f"Watermark {mark} UTC, held back by the rows" in result.output
     printed = [line.split() for line in result.output.splitlines()]
     total = next(line for line in printed if line[:1] == ["all"])
@@ -244,6 +244,10 @@ def test_inspect_says_what_is_wrong(
     assert "Error: checkpoint must be the checkpoint location" in result.output
     result = inspected(monkeypatch, spark, work / "checkpoint", "--batch", 99)
     assert "Error: batch_id must be from" in result.output
+    for operator in ("carts", 7):
+        result = inspected(monkeypatch, spark, work / "checkpoint", "--operator", operator)
+        assert "Error: operator must be the name or the number of one operator" in result.output
+        assert f"got {operator!r}; it has operator 0 'timerheap': key (plane, value)" in result.output
     result = inspected(monkeypatch, spark, work / "checkpoint", "--plot", "timers.svg")
     assert "must end in .png, got timers.svg" in result.output
     result = inspected(monkeypatch, spark, work / "checkpoint", "--format", "json")
@@ -261,11 +265,11 @@ def test_inspect_escapes_what_an_error_quotes(
     assert "x1b[2J" in result.output
 
     def hostile(*_: object) -> list[object]:
-        raise ValueError("operator_id must be one of 0: \x1b[2J\x9b2J")
+        raise ValueError("operator must be one of 0: \x1b[2J\x9b2J")
 
     monkeypatch.setattr("timerheap._inspect.command.find_operators", hostile)
     result = inspected(monkeypatch, spark, work / "checkpoint", "--operator", 7)
-    assert "Error: operator_id must be one of 0: \\x1b[2J\\x9b2J" in result.output
+    assert "Error: operator must be one of 0: \\x1b[2J\\x9b2J" in result.output
 
 
 class WithTimers(KeyedProcessFunction):

@@ -105,10 +105,11 @@ def test_one_of_several_operators_is_chosen_by_its_number(spark: SparkSession, t
     first = timerheap.spark.process(df, "plane", PassOn("seen"), "at bigint", max_parallelism=2)
     both = timerheap.spark.process(first, "at", PassOn("again"), "at bigint", max_parallelism=2)
     streams.run(both, tmp_path)
-    several = r"operator_id must be .*, got None; it has 0: key \(\w+\), states \w+; 1: key \("
+    described = r"operator 0 '\w+': key \(\w+\), states \w+; operator 1 '\w+': key \("
+    several = f"operator must be .*, got None; it has {described}"
     with pytest.raises(ValueError, match=several):
         read_checkpoint(spark, tmp_path / "checkpoint")
-    with pytest.raises(ValueError, match=r"operator_id must be .*, got 2; it has 0: key .*"):
+    with pytest.raises(ValueError, match=r"operator must be .*, got 2; it has operator 0 .*: key .*"):
         read_checkpoint(spark, tmp_path / "checkpoint", 2)
     keys = {number: read_checkpoint(spark, tmp_path / "checkpoint", number).key for number in (0, 1)}
     assert sorted(keys.values()) == [["at"], ["plane"]]
@@ -220,5 +221,5 @@ def test_a_stateful_processor_shows_its_timers_and_states(
     assert last == {plane: those[-1]["at"] for plane, those in planes.items()}
     assert sum(row["processing_time_timers"] for row in records(state.groups())) == len(planes)
     result = inspected(monkeypatch, spark, tmp_path / "checkpoint")
-    assert "operator 0, key: plane" in result.output, result.output
+    assert "operator 0 'timerheap', key: plane" in result.output, result.output
     assert "seen" in result.output

@@ -8,12 +8,12 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from children import PROGRAMS
 from chunk_store import MemoryStore, Parts, load, save
 from live_files import handed_over, live_file
 from memories import Arena
@@ -28,15 +28,16 @@ from timerheap import (
 )
 from timerheap._contents import KeyContext
 from timerheap.spark._arrow import KeyedRows, widen
-from timerheap.spark._group.checkpoint import Manifest, Stored
+from timerheap.spark._functions.function_kinds import work_of
+from timerheap.spark._functions.state_handles import GroupRuntimeContext
 from timerheap.spark._group.growing_state import MapTable
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.timers import in_order
-from timerheap.spark._process.function_runners import work_of
+from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._group.timers import timers_in_order
 from timerheap.spark._query import Query
-from timerheap.spark._windows.partial_aggregates import WindowSpec
-from timerheap.spark._windows.window_runner import WindowsPart
-from timerheap.spark._worker.states import GroupRuntimeContext
+from timerheap.spark._tvf.sliced_rows import WindowSpec
+from timerheap.spark._tvf.windows_part import WindowsPart
 from timerheap.tvf import HoppingSliceAssigner
 from timerheap.tvf.aggregates import Max, Sum
 from timerheap.tvf.distinct import CountDistinct
@@ -100,7 +101,7 @@ class Attempts:
             heap = group.event_timers.heap
             of_ids = np.isin(heap.key_hashes, ids[:3])
             columns = (column[of_ids] for column in (heap.timestamps, heap.key_hashes, heap.namespaces))
-            group.event_timers.remove_many(*in_order(*columns))
+            group.event_timers.remove_many(*timers_in_order(*columns))
         group.forget_dead_keys()
 
     def touch(self, draw: random.Random, id_: int, time: int) -> None:
@@ -208,7 +209,7 @@ def test_a_removal_is_written_whether_the_map_is_loaded_or_too_large_for_that() 
 
 def test_all_attempts_of_a_pack_task_send_the_same_bytes() -> None:
     """Spark ends a query whose tasks send something else when a lost executor makes them run again."""
-    program = Path(__file__).parents[2] / "support" / "packed_bytes.py"
+    program = PROGRAMS / "packed_bytes.py"
 
     def run(number: int) -> str:
         # Other hashes of texts, and other bytes in memory that is not written.

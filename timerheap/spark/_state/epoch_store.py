@@ -17,13 +17,17 @@ closed. Its last bytes are the length of the index, which is sealed.
 
 from __future__ import annotations
 
+import random
 import re
 import struct
+import time
+import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -31,21 +35,26 @@ from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 
 from timerheap._native._core import seal, to_text, unseal
+from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._compat import hadoop_files, hadoop_path
-from timerheap.spark._group.checkpoint import ChunkStore, Manifest
+from timerheap.spark._group.stored.chunk_store import ChunkStore
+from timerheap.spark._group.stored.formats import EPOCH
+from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._worker.ledger import foreign
 
 INDEX = 34
 """The kind of the index of an epoch's file."""
 
-_FORMAT = 1
 _HEAD = struct.Struct("<HqqiII")  # format, epoch, run, partition, files, chunks
 _NAME = struct.Struct("<qq")  # epoch, run
 _TAIL = struct.Struct("<q8s")
 _MAGIC = b"thepoch1"
 _COLUMNS = ("label", "kind", "id", "file", "offset", "length")
 _FILE = re.compile(r"(-1|\d+)-(\d+)")
+_RUN_FILE = re.compile(r"(\d+)(?:-[0-9a-f]+|\.sources)?")
 _SMALL = 4 << 20
 _SPARSE = 4  # a file whose live bytes are less than this part of it is copied
+_KEPT_RUNS = 100
 
 
 class Name(NamedTuple):
@@ -74,11 +83,21 @@ class EpochStore(ChunkStore):
 
     files, folder: the file system, and the folder of the partition on it
     partition, epoch, run: those of the task
+    begins: whether no epoch was before
 
-    Raises FileNotFoundError if there is no state of the epoch before, and ValueError if a file is damaged.
+    Raises FileNotFoundError if there is no state of the epoch before, CheckpointError if a file is damaged.
     """
 
-    def __init__(self, files: fs.FileSystem, folder: str, partition: int, epoch: int, run: int) -> None:
+    def __init__(
+        self,
+        files: fs.FileSystem,
+        folder: str,
+        partition: int,
+        epoch: int,
+        run: int,
+        *,
+        begins: bool = False,
+    ) -> None:
         self._files, self._folder = files, folder
         self._partition, self._name = partition, Name(epoch, run)
         self._places: dict[Key, Place] = {}
@@ -88,7 +107,7 @@ class EpochStore(ChunkStore):
         self._held: tuple[Name, bytes] | None = None  # the file of the epoch before, if it is small
         self._found = self._listed()
         self._kept: set[Name] = set()
-        if epoch > 0 or (epoch == 0 and any(name.epoch < 0 for name in self._found)):
+        if not begins and (epoch > 0 or (epoch == 0 and any(name.epoch < 0 for name in self._found))):
             self._begin_after(epoch - 1)
 
     def _begin_after(self, epoch: int) -> None:
@@ -131,15 +150,17 @@ class EpochStore(ChunkStore):
             return bytes(file.read_at(length, offset))
 
     def _index(self, name: Name, size: int) -> dict[Key, Place]:
-        """Return the index of a file; raise ValueError if the file is damaged or another one's."""
+        """Return the index of a file; raise DamagedCheckpointError if it is damaged or another one's."""
         try:
             length, magic = _TAIL.unpack(self._bytes(name, size - _TAIL.size, _TAIL.size))
             if magic != _MAGIC or not 0 <= length <= size - _TAIL.size:
                 raise ValueError("it has no index")
             data = unseal(INDEX, self._bytes(name, size - _TAIL.size - length, length))
-            format_, *whose, files, chunks = _HEAD.unpack_from(data)
-            if format_ != _FORMAT:
-                raise ValueError(f"it has format {format_}, and this version reads {_FORMAT}")
+        except (ValueError, struct.error) as e:
+            raise self._damaged(name, e) from e
+        EPOCH.expect(data[:2])
+        try:
+            _, *whose, files, chunks = _HEAD.unpack_from(data)
             if whose != [*name, self._partition]:
                 raise ValueError(f"it is of epoch, run and partition {whose}")
             at = _HEAD.size + files * _NAME.size
@@ -152,7 +173,12 @@ class EpochStore(ChunkStore):
             places = (Place(names[one], *rest) for one, *rest in zip(file, offset, length_, strict=True))
             return dict(zip(zip(label, kind, id_, strict=True), places, strict=True))
         except (ValueError, IndexError, struct.error) as e:
-            raise ValueError(f"{self._path(name)} must be the state of an epoch, got other bytes: {e}") from e
+            raise self._damaged(name, e) from e
+
+    def _damaged(self, name: Name, why: Exception) -> DamagedCheckpointError:
+        return DamagedCheckpointError(
+            f"{self._path(name)} must be the state of an epoch, got other bytes: {why}"
+        )
 
     def commit(self) -> None:
         """Write the file of this epoch."""
@@ -182,7 +208,7 @@ class EpochStore(ChunkStore):
         files = sorted({place.file for place in places.values()})
         numbers = {name: number for number, name in enumerate(files)}
         rows = [(*key, numbers[place.file], place.offset, place.length) for key, place in places.items()]
-        head = _HEAD.pack(_FORMAT, *self._name, self._partition, len(files), len(rows))
+        head = _HEAD.pack(EPOCH.written, *self._name, self._partition, len(files), len(rows))
         table = np.array(rows, "<i8").reshape(len(rows), len(_COLUMNS)).T
         return head + b"".join(_NAME.pack(*name) for name in files) + table.tobytes()
 
@@ -223,7 +249,9 @@ FOLDER = "timerheap"
 """Name of the folder in a checkpoint, which has one of each partition."""
 
 _CHUNKS = pa.schema([("label", pa.int32()), ("kind", pa.int32()), ("id", pa.int32()), ("text", pa.string())])
+_BEGIN = "begin"
 _LATEST = 1 << 62  # above all runs
+_ASCII = "".join(map(chr, range(128)))
 _AT_ONCE = 256  # chunks in a batch
 
 
@@ -231,9 +259,11 @@ def place_of_state(spark: SparkSession, checkpoint: str) -> str:
     """Return the URI, as PyArrow understands it, of the folder in a checkpoint that has the state."""
     path = hadoop_path(spark, checkpoint)
     uri = str(hadoop_files(spark, path).makeQualified(path).toUri())
+    uri = quote(uri, safe=_ASCII)  # Java leaves letters of other scripts as they are
     scheme, _, rest = uri.partition(":")
-    known = {"file": "file://", "s3a": "s3:"}.get(scheme, f"{scheme}:")
-    return f"{known}{rest.rstrip('/')}/{FOLDER}"
+    if scheme == "file":
+        rest = f"///{rest.lstrip('/')}"
+    return f"{'s3' if scheme == 's3a' else scheme}:{rest.rstrip('/')}/{FOLDER}"
 
 
 def folder_of(folder: str, partition: int) -> str:
@@ -241,13 +271,92 @@ def folder_of(folder: str, partition: int) -> str:
     return f"{folder}/{partition:05}"
 
 
+def sources_of(folder: str, run: int) -> str:
+    """Return the path of the file in which a run has the number of the source's tasks, once they run."""
+    return f"{folder}/runs/{run}.sources"
+
+
+def begin_at(files: fs.FileSystem, folder: str, epoch: int) -> None:
+    """Leave in the folder of the state that it begins with the state after an epoch; see `begun_at`."""
+    with files.open_output_stream(f"{folder}/{_BEGIN}") as out:
+        out.write(str(epoch).encode())
+
+
+def begun_at(files: fs.FileSystem, folder: str) -> int:
+    """Return the epoch whose state no epoch has written: -1, unless the query continues another."""
+    try:
+        with files.open_input_stream(f"{folder}/{_BEGIN}") as stream:
+            return int(stream.read())
+    except FileNotFoundError:
+        return -1
+
+
+def next_run(files: fs.FileSystem, folder: str) -> int:
+    """Return the number of a new run, above all before it, which it leaves in the folder of the state.
+
+    No other driver gets the same number, on any file system that lists what has been written: of two that
+    claim one number, the later look sees both claims, so at most one driver sees its own alone. The files of
+    the last runs stay, since a look may miss what comes or goes meanwhile: it sees one that is higher unless
+    as many runs as are kept begin in it.
+    """
+    runs = f"{folder}/runs"
+    files.create_dir(runs, recursive=True)
+    while True:
+        run = 1 + max(_runs_in(files, runs).values(), default=0)
+        claim = f"{run}-{uuid.uuid4().hex}"
+        _touch(files, f"{runs}/{claim}")
+        known = _runs_in(files, runs)
+        if all(number < run or name == claim for name, number in known.items()):
+            break
+        _remove_file(files, f"{runs}/{claim}")
+        time.sleep(random.random() / 10)
+    _touch(files, f"{runs}/{run}")
+    for name, number in known.items():
+        if number <= run - _KEPT_RUNS:
+            _remove_file(files, f"{runs}/{name}")
+    return run
+
+
+def _runs_in(files: fs.FileSystem, folder: str) -> dict[str, int]:
+    """Return the names of files of runs, with the numbers of the runs."""
+    names = (info.base_name for info in files.get_file_info(fs.FileSelector(folder)))
+    return {name: int(found[1]) for name in names if (found := _RUN_FILE.fullmatch(name))}
+
+
+def _remove_file(files: fs.FileSystem, path: str) -> None:
+    with suppress(OSError):  # a driver with a later run may have removed it
+        files.delete_file(path)
+
+
+def _touch(files: fs.FileSystem, path: str) -> None:
+    with files.open_output_stream(path):
+        pass
+
+
 def partitions_of(spark: SparkSession, checkpoint: str) -> int:
-    """Return the number of partitions that have state in files of epochs, 0 in another checkpoint."""
+    """Return the number of partitions that have state in files of epochs, 0 in another checkpoint.
+
+    Raises CheckpointError if one of them is missing. Whether there were more, only the key groups tell: see
+    `expect_every_key_group`.
+    """
     path = hadoop_path(spark, hadoop_path(spark, checkpoint), FOLDER)
     files = hadoop_files(spark, path)
     if not files.exists(path):
         return 0
-    return sum(status.getPath().getName().isdecimal() for status in files.listStatus(path))
+    names = (status.getPath().getName() for status in files.listStatus(path))
+    found = {int(name) for name in names if name.isdecimal()}
+    partitions = max(found, default=-1) + 1
+    if missing := sorted(set(range(partitions)) - found):
+        raise foreign(f"no state of partition {', '.join(map(str, missing))} of {partitions} or more")
+    return partitions
+
+
+def expect_every_key_group(found: Mapping[int, Manifest]) -> None:
+    """Raise CheckpointError if a key group is missing, all of which each epoch saves, also without rows."""
+    wanted = max((manifest.max_parallelism for manifest in found.values()), default=0)
+    if missing := sorted(set(range(wanted)) - found.keys()):
+        shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        raise foreign(f"no state of {len(missing)} of {wanted} key groups ({shown})")
 
 
 def last_epoch(spark: SparkSession, checkpoint: str) -> int:
@@ -258,7 +367,7 @@ def last_epoch(spark: SparkSession, checkpoint: str) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def stored_chunks(spark: SparkSession, checkpoint: str, partitions: int, epoch: int) -> DataFrame:
+def chunks_of_epoch(spark: SparkSession, checkpoint: str, partitions: int, epoch: int) -> DataFrame:
     """Return the chunks after an epoch, with the columns label, kind, id and text."""
     location = place_of_state(spark, checkpoint)
 

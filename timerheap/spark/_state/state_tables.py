@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from timerheap._expiry import Expiry
 from timerheap._native._core import from_text
+from timerheap.errors import ArgumentValueError, DamagedCheckpointError
 from timerheap.spark._arrow import (
     concatenated,
     event_millis,
@@ -19,11 +22,18 @@ from timerheap.spark._arrow import (
     wide_rows,
     widen,
 )
-from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END, TIMER, VALUE
+from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END, TIME, TIMER, VALUE
 from timerheap.spark._exchange.codec import key_hashes
-from timerheap.spark._exchange.packer import freeze_modules
 from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
-from timerheap.spark._group.checkpoint import (
+from timerheap.spark._frozen_modules import freeze_modules
+from timerheap.spark._group.growing_state import log_type
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.key_table import shown_keys
+from timerheap.spark._group.split import contents_of, keyed, named_timers, split
+from timerheap.spark._group.state_names import BROADCAST_ID, BROADCAST_STATE
+from timerheap.spark._group.stored.chunk_store import ChunkReader, Chunks
+from timerheap.spark._group.stored.chunks import pieces
+from timerheap.spark._group.stored.kinds import (
     EVENT_EXPIRIES,
     EVENT_TIMERS,
     MANIFEST,
@@ -31,40 +41,35 @@ from timerheap.spark._group.checkpoint import (
     PROCESSING_TIMERS,
     ROWS,
     USER_STATE,
-    Chunks,
-    Manifest,
-    pieces,
-    read_clock,
 )
-from timerheap.spark._group.growing_state import log_type
-from timerheap.spark._group.key_group import BROADCAST_STATE, StoredGroup, StoredOwn, load_group
-from timerheap.spark._group.split import contents_of, keyed, named_timers, split
-from timerheap.spark._group.tables import shown_keys
-from timerheap.spark._group.timers import PUSH
+from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._group.stored_watermark import read_watermark
+from timerheap.spark._group.timers import PUSH, JournalledTimers, TimerNames
 from timerheap.spark._group.timers import SCHEMA as TIMERS
-from timerheap.spark._query import Query
-from timerheap.spark._stored_windows import WINDOWS, latest_versions, with_version
+from timerheap.spark._rule_timers import RULE_TIMERS, RuleTimers, of_rule
+from timerheap.spark._state.stored_group import StoredGroup, StoredOwn
+from timerheap.spark._stored_windows import UNSHOWN, WINDOWS, latest_versions, with_version
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
-INITIAL = "label int, key_group int, clock binary, contents binary"
-"""What one key group of the checkpoint gives to one of the new query; the clock only once for each.
+INITIAL = "label int, key_group int, watermark binary, contents binary"
+"""What one key group of the checkpoint gives to one of the new query; the watermark only once for each.
 
 The label is that of the partition that has the key group; see `timerheap.spark._columns.PACKED`.
 """
 
 INITIAL_SCHEMA = pa.schema(
-    [("label", pa.int32()), ("key_group", pa.int32()), ("clock", pa.binary()), ("contents", pa.binary())]
+    [("label", pa.int32()), ("key_group", pa.int32()), ("watermark", pa.binary()), ("contents", pa.binary())]
 )
 
 _Texts = dict[tuple[int, int], str]  # chunks as they are stored, by kind and id
 
 
-def stored_chunks(texts: _Texts) -> tuple[Chunks, Manifest]:
-    """Return chunks, with the manifest among them; raise ValueError if there is none."""
+def chunks_of_group(texts: _Texts) -> tuple[Chunks, Manifest]:
+    """Return chunks, with the manifest among them; raise DamagedCheckpointError if there is none."""
     chunks = Chunks({at: from_text(text) for at, text in texts.items()})
     manifest = chunks.read_manifest()
     if manifest is None:
-        raise ValueError("the checkpoint lacks the manifest of a key group")
+        raise DamagedCheckpointError("the checkpoint lacks the manifest of a key group")
     return chunks, manifest
 
 
@@ -73,21 +78,27 @@ class Splitter:
     """Splits one key group of a checkpoint (``applyInArrow``) into rows of `INITIAL`, for a new query.
 
     Its input has the columns label, kind, id and text, and a row for each chunk, also for the manifest.
+
+    max_parallelism: of the new query
+    load: makes the key group of what is stored, as the new query has it
     """
 
-    query: Query
+    max_parallelism: int | None
+    load: Callable[[ChunkReader, Manifest], KeyGroup]
 
     def __call__(self, values: pa.Table) -> pa.Table:
-        placement = Placement.running(self.query.max_parallelism)
+        placement = Placement.running(self.max_parallelism)
         columns = (values.column(name).to_pylist() for name in ("kind", "id", "text"))
-        store, manifest = stored_chunks({(kind, id_): text for kind, id_, text in zip(*columns, strict=True)})
-        group, _ = load_group(store, manifest, self.query.layout)
-        clocked = key_group_of(values.column("label")[0].as_py()) == 0  # its clock is that of all groups
+        store, manifest = chunks_of_group(
+            {(kind, id_): text for kind, id_, text in zip(*columns, strict=True)}
+        )
+        group = self.load(store, manifest)
+        clocked = key_group_of(values.column("label")[0].as_py()) == 0  # its watermark is that of all groups
         found = dict(split(group, placement.max_parallelism, clocked))
-        clock = read_clock(manifest, store) if clocked else None
+        watermark_state = read_watermark(manifest, store) if clocked else None
         key_groups = range(placement.max_parallelism) if clocked else found
         contents = {key_group: found.get(key_group) for key_group in key_groups}
-        return pa.Table.from_batches([_initial(placement, contents, clock)])
+        return pa.Table.from_batches([_initial(placement, contents, watermark_state)])
 
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -145,9 +156,9 @@ class GroupReader:
     def _read(self, label: int, texts: _Texts) -> Iterator[pa.RecordBatch]:
         key_group = key_group_of(label)
         try:
-            group = StoredGroup(*stored_chunks(texts), self.kinds)
+            group = StoredGroup(*chunks_of_group(texts), self.kinds)
         except ValueError as e:
-            raise ValueError(
+            raise DamagedCheckpointError(
                 f"checkpoint must be whole, got one whose key group {key_group} is damaged: {e}; "
                 "pass the batch_id of an older micro-batch"
             ) from e
@@ -160,22 +171,35 @@ class GroupReader:
 
 def timers(group: StoredGroup, key_group: int) -> Columns:
     """Yield the timers: keys, timestamp, epoch ms, time domain, name, key group."""
-    for heap, domain in (
-        (group.event_timers.heap, EVENT_TIME),
-        (group.processing_timers.heap, PROCESSING_TIME),
-    ):
+    for event_time, rule, timers, found in _timers_of_all(group):
+        heap = timers.heap
         every = heap.timestamps, heap.key_hashes, heap.namespaces
         for start in range(0, len(heap), _STEP):
             timestamps, ids, namespaces = (column[start : start + _STEP] for column in every)
             n = len(timestamps)
+            names = pa.array(found.names(namespaces), pa.string())
+            if rule is not None:
+                names = pc.binary_join_element_wise(of_rule(rule), names.fill_null(""), "")
             yield [
                 *_keys(group, ids),
                 readable(timestamps),
                 pa.array(timestamps),
-                pa.repeat(domain, n),
-                pa.array(group.timer_names.names(namespaces), pa.string()),
+                pa.repeat(EVENT_TIME if event_time else PROCESSING_TIME, n),
+                names,
                 _numbers(key_group, n),
             ]
+
+
+def _timers_of_all(group: StoredGroup) -> Iterator[tuple[bool, str | None, JournalledTimers, TimerNames]]:
+    """Yield whether timers are of event time, their rule or None, they themselves and their names."""
+    yield True, None, group.event_timers, group.timer_names
+    yield False, None, group.processing_timers, group.timer_names
+    if RULE_TIMERS in group.stored_own:
+        of_rules = RuleTimers()
+        for chunk in group.stored_own[RULE_TIMERS].chunks:
+            of_rules.replay(chunk)
+        for rule, event_time, found in of_rules.each():
+            yield event_time, rule, found, of_rules.names
 
 
 def state(name: str, keys: Sequence[pa.DataType], group: StoredGroup, key_group: int) -> Columns:
@@ -196,26 +220,35 @@ def buffered_rows(names: list[str], group: StoredGroup, key_group: int) -> Colum
     if len(group.rows):
         waiting = group.rows.waiting()
         columns = [waiting.rows.column(name) for name in names]
-        yield [*columns, readable(waiting.timestamps), _numbers(key_group, len(waiting))]
+        times = readable(waiting.timestamps)
+        exact = waiting.rows.schema.get_field_index(TIME)
+        if exact >= 0 and pa.types.is_timestamp(waiting.rows.schema.field(exact).type):
+            times = waiting.rows.column(exact).cast(TIMESTAMP)
+        yield [*columns, times, _numbers(key_group, len(waiting))]
 
 
-def windows(group: StoredGroup, key_group: int) -> Columns:
-    """Yield the windows: keys, the start of a session, the end, the accumulators, key group."""
-    if WINDOWS not in group.stored_own:
-        return
-    rows = _accumulators(group.stored_own[WINDOWS])
-    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-    ids, end = (columns.pop(name).to_numpy() for name in (KEY_HASH, SLICE_END))
-    bounds = [end]
-    if SESSION_START in columns:
-        bounds.insert(0, columns.pop(SESSION_START).to_numpy())
-    local = pa.timestamp("us")
-    yield [
-        *_keys(group, ids),
-        *(readable(bound, local) for bound in bounds),
-        *columns.values(),
-        _numbers(key_group, len(ids)),
-    ]
+def windows(marked: bool, group: StoredGroup, key_group: int) -> Columns:
+    """Yield the windows: keys, the start of a session, the end, the accumulators, key group.
+
+    marked: whether a column before the key group says if windows show the rows of an accumulator
+    """
+    for kind in (WINDOWS, UNSHOWN):
+        if kind not in group.stored_own:
+            continue
+        rows = _accumulators(group.stored_own[kind])
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        ids, end = (columns.pop(name).to_numpy() for name in (KEY_HASH, SLICE_END))
+        bounds = [end]
+        if SESSION_START in columns:
+            bounds.insert(0, columns.pop(SESSION_START).to_numpy())
+        local = pa.timestamp("us")
+        yield [
+            *_keys(group, ids),
+            *(readable(bound, local) for bound in bounds),
+            *columns.values(),
+            *([pa.repeat(kind == WINDOWS, len(ids))] if marked else []),
+            _numbers(key_group, len(ids)),
+        ]
 
 
 def _accumulators(stored: StoredOwn) -> pa.RecordBatch:
@@ -230,7 +263,8 @@ def _accumulators(stored: StoredOwn) -> pa.RecordBatch:
 def groups(group: StoredGroup, key_group: int) -> Columns:
     """Yield a row for the group: see `timerheap.spark.CheckpointState.groups`."""
     manifest = group.manifest
-    times = [timers.heap.timestamps for timers in (group.event_timers, group.processing_timers)]
+    heaps = [(event_time, found.heap.timestamps) for event_time, _, found, _ in _timers_of_all(group)]
+    times = [np.concatenate([each for domain, each in heaps if domain == wanted]) for wanted in (True, False)]
     never = MAX_WATERMARK
     sizes = {name: len(state) for name, state in sorted(group.states.items())}
     yield [
@@ -277,14 +311,6 @@ Splits = Callable[[pa.RecordBatch, np.ndarray], Iterator[Entries]]
 """Makes rows of chunks from the rows of a table, given the hashes of their keys."""
 
 
-class Ttl(NamedTuple):
-    """When values expire: `after` ms behind the time in a field, of event time or of processing time."""
-
-    field: str
-    after: int
-    event_time: bool
-
-
 @dataclass(frozen=True)
 class ContentsTable:
     """The contents of a state in the column `VALUE`, a key a row; null and empty ones are left out.
@@ -298,7 +324,7 @@ class ContentsTable:
     shape: str
     type: pa.DataType
     schema: pa.Schema
-    ttl: Ttl | None
+    ttl: Expiry | None
     namespace: int
 
     def __call__(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Iterator[Entries]:
@@ -311,11 +337,16 @@ class ContentsTable:
         contents, lengths = contents.take(pa.array(at)), lengths[at]
         columns, entries = [pa.array(hashes[at])], contents
         if self.shape != "value":
-            entries = _entries(contents)
-            if self.shape == "list" and entries.null_count:
-                raise ValueError(
+            entries = _entries_of(contents)
+            if self.shape != "map" and entries.null_count:
+                raise ArgumentValueError(
                     f"states[{self.name!r}] must have no null among the elements of a list, got "
                     f"{entries.null_count}; filter them out"
+                )
+            if self.shape == "multiset" and entries.field("weight").null_count:
+                raise ArgumentValueError(
+                    f"states[{self.name!r}] must have a weight for each value, got "
+                    f"{entries.field('weight').null_count} without; fill in how often each is there"
                 )
             columns += [pa.repeat(True, len(at)), self._lists(entries, lengths)]
         else:
@@ -325,7 +356,7 @@ class ContentsTable:
             kept = entries.field("value") if self.shape == "map" else entries
             times = kept.field(self.ttl.field)
             if times.null_count:
-                raise ValueError(
+                raise ArgumentValueError(
                     f"states[{self.name!r}] must have the time {self.ttl.field!r} in each value, epoch ms, "
                     f"got {times.null_count} values with null; fill in a time"
                 )
@@ -348,7 +379,7 @@ class ContentsTable:
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=type_)
 
 
-def _entries(contents: pa.Array) -> pa.Array:
+def _entries_of(contents: pa.Array) -> pa.Array:
     """Return the elements of lists, or the entries of maps, which Arrow does not flatten."""
     if not pa.types.is_map(contents.type):
         return contents.flatten()
@@ -365,6 +396,50 @@ def timer_entries(rows: pa.RecordBatch, hashes: np.ndarray) -> Iterator[Entries]
         yield Entries(kind, "", whole.take(pa.array(at)), 1, at)
 
 
+def rule_timer_entries(rows: pa.RecordBatch, hashes: np.ndarray) -> Iterator[Entries]:
+    """Yield the timers of rules in the columns `TIMER`, whose names begin with that of their rule."""
+    times, event_time, names = (rows.column(name) for name in TIMER)
+    known = pc.split_pattern(names.cast(pa.string()), of_rule(""), max_splits=1)
+    of_none = len(rows) - int(np.count_nonzero(known.value_lengths().fill_null(0).to_numpy() == 2))
+    if of_none:
+        raise ArgumentValueError(
+            "timers must have a name such as 'spikes/due', with that of their rule, or 'spikes/' without one "
+            f"of their own, got {of_none} of {len(rows)} timers without; rename them"
+        )
+    rules, own = (pc.list_element(known, at) for at in range(2))
+    columns = {
+        "rule": rules,
+        "event_time": event_time,
+        "op": pa.repeat(pa.scalar(PUSH, pa.int8()), len(rows)),
+        "timestamp": times,
+        "key_hash": pa.array(hashes),
+        "name": pc.if_else(pc.equal(own, ""), None, own),
+    }
+    schema = RuleTimers.schema
+    chunk = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    yield Entries(RULE_TIMERS, RuleTimers.name, chunk, RuleTimers.id_column, np.arange(len(rows)))
+
+
+@dataclass(frozen=True)
+class PartTable:
+    """A part of a key group whose chunks, of this kind, name and schema, have a row for each entry."""
+
+    kind: int
+    name: str
+    schema: pa.Schema
+    id_column: int
+
+    def __call__(self, rows: pa.RecordBatch, hashes: np.ndarray) -> Iterator[Entries]:
+        columns = [
+            pa.array(hashes)
+            if number == self.id_column
+            else narrow_column(rows.column(field.name), field.type)
+            for number, field in enumerate(self.schema)
+        ]
+        chunk = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        yield Entries(self.kind, self.name, chunk, self.id_column, np.arange(len(hashes)))
+
+
 @dataclass(frozen=True)
 class RowTable:
     """Rows that wait for the watermark; `schema` is that of their chunks."""
@@ -379,7 +454,7 @@ class RowTable:
         timestamps = event_millis(time)
         early = int(np.count_nonzero(timestamps <= self.watermark))
         if early or time.null_count:
-            raise ValueError(
+            raise ArgumentValueError(
                 f"buffered_rows must have event times after the watermark, {self.watermark}, got "
                 f"{early + time.null_count} of {rows.num_rows} rows without; filter them out, or pass them "
                 "as input"
@@ -431,28 +506,53 @@ class TableSplitter:
 
 
 @dataclass(frozen=True)
-class ClockSplitter:
-    """Gives all key groups a clock (``mapInArrow``); its input has one row."""
+class BroadcastSplitter:
+    """Gives all key groups the contents of a broadcast state (``mapInArrow``); its input is one partition."""
 
     max_parallelism: int | None
-    clock: bytes
+    table: ContentsTable
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_modules()
+        placement = Placement.running(self.max_parallelism)
+        held = [batch for batch in batches if len(batch)]
+        if not held:
+            return
+        rows = concatenated(held)
+        distinct = {repr(sorted(value or (), key=repr)) for value in rows.column(VALUE).to_pylist()}
+        if len(distinct) > 1:
+            raise ArgumentValueError(
+                f"states[{self.table.name!r}] must have the same value in each row, since it is that of all "
+                f"key groups, got {len(distinct)} different ones; keep one row"
+            )
+        found = self.table(rows.slice(0, 1), np.array([BROADCAST_ID]))
+        data = contents_of([(kind, name, chunk) for kind, name, chunk, _, at in found if len(at)])
+        yield _initial(placement, dict.fromkeys(range(placement.max_parallelism), data))
+
+
+@dataclass(frozen=True)
+class WatermarkSplitter:
+    """Gives all key groups a watermark (``mapInArrow``); its input has one row."""
+
+    max_parallelism: int | None
+    watermark_state: bytes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         placement = Placement.running(self.max_parallelism)
         for batch in batches:
             if len(batch):
                 every = range(placement.max_parallelism)
-                yield _initial(placement, dict.fromkeys(every, None), self.clock)
+                yield _initial(placement, dict.fromkeys(every, None), self.watermark_state)
 
 
 def _initial(
-    placement: Placement, contents: Mapping[int, bytes | None], clock: bytes | None = None
+    placement: Placement, contents: Mapping[int, bytes | None], watermark_state: bytes | None = None
 ) -> pa.RecordBatch:
     rows = [
         {
             "label": label_of(key_group % placement.partitions),
             "key_group": key_group,
-            "clock": clock,
+            "watermark": watermark_state,
             "contents": each,
         }
         for key_group, each in sorted(contents.items())

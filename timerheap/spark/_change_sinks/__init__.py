@@ -1,0 +1,1 @@
+"""Tables kept up to date from a changelog: functions for ``foreachBatch``."""

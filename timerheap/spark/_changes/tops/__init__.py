@@ -1,0 +1,1 @@
+"""The first rows of each key of a table that changes."""

@@ -1,8 +1,7 @@
 """The cases of Flink's MatchRecognizeITCase, of streams and batches, and of its MatchRecognizeTestPrograms.
 
 An event time is in place of the processing time. What `sql()` refuses by name is written as the refusal says:
-a nested query is a view, DESC is an ascending column, MATCH_ROWTIME is LAST(ts), and an aggregate function of
-a user is sums. Flink's batches have cases of its streams alone.
+an aggregate function of a user is sums. Flink's batches have cases of its streams alone.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 NAMES = [*zip(range(1, 10), "azbcdabch", strict=True)]
 NULLS = [*zip(range(1, 10), [*"abcd", None, *"abc", None], strict=True)]
@@ -200,8 +199,7 @@ def test_events_are_properly_ordered(spark: SparkSession) -> None:
     measures = f"MEASURES A.id AS aid, B.id AS bid, C.id AS cid {ABC}"
     query = "SELECT * FROM MyTable MATCH_RECOGNIZE (ORDER BY ts, {}, ternary ASC {}) AS T"
     assert answers(spark, query.format("ascending", measures)) == [(10, 11, 12)]
-    with pytest.raises(ValueError, match="ORDER BY secondary DESC in MATCH_RECOGNIZE is not supported"):
-        timerheap.spark.sql(spark, query.format("secondary DESC", measures))
+    assert answers(spark, query.format("secondary DESC", measures)) == [(10, 11, 12)]
 
 
 TICKS = [
@@ -215,8 +213,7 @@ def ticker(spark: SparkSession, rows: list[tuple[Any, ...]]) -> None:
     df.selectExpr("*", "timestamp_seconds(second) AS ts").createOrReplaceTempView("Ticker")
 
 
-@pytest.mark.promises("Flink SQL", "refused", "MATCH_RECOGNIZE of a query", note="make a view of it")
-def test_a_match_of_the_windows_of_a_view(spark: SparkSession) -> None:
+def test_a_match_of_windows(spark: SparkSession) -> None:
     ticker(spark, TICKS)
     windows = """SELECT symbol, SUM(price) AS price, window_start, window_time
         FROM TUMBLE(TABLE Ticker, DESCRIPTOR(ts), INTERVAL '3' SECOND)
@@ -227,8 +224,7 @@ def test_a_match_of_the_windows_of_a_view(spark: SparkSession) -> None:
         PARTITION BY symbol ORDER BY window_end MEASURES B.price AS dPrice, B.window_start AS dTime
         ONE ROW PER MATCH PATTERN (A B) DEFINE B AS B.price < A.price) AS T"""
     assert answers(spark, query.format("Windows")) == [("ACME", 2, 3)]
-    with pytest.raises(ValueError, match="is not supported"):
-        timerheap.spark.sql(spark, query.format("(SELECT * FROM Ticker)"))
+    assert answers(spark, query.format(f"({windows})")) == [("ACME", 2, 3)]
 
 
 @pytest.mark.promises("Flink SQL", "refused", "windows of the matches of MATCH_RECOGNIZE", note="make a view")

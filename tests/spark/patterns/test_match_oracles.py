@@ -1,9 +1,9 @@
 """What other engines answer to MATCH_RECOGNIZE, against what `sql()` does: Flink, Trino and DuckDB.
 
-Flink's answers are recorded (tests/support/record_patterns.py). The other cases are those of Trino's
-TestRowPatternMatching and of DuckDB's test/sql/match_recognize, which has the examples of ISO/IEC 19075-5,
-each reduced to its rows, its pattern and its matches. Left out is what the table of docs/compatibility has as
-refused, and what is not of the clause: subqueries, macros, casts of results.
+Flink's answers are recorded (tests/support/recorders/record_patterns.py). The other cases are those of
+Trino's TestRowPatternMatching and of DuckDB's test/sql/match_recognize, which has the examples of ISO/IEC
+19075-5, each reduced to its rows, its pattern and its matches. Left out is what the table of
+docs/compatibility has as refused, and what is not of the clause: subqueries, macros, casts of results.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import timerheap.spark
-from timerheap.spark._sql.parser import parsed
+from timerheap.spark._sql.read.statements import only_query
+from timerheap.spark._sql.rewrite.meaning import meaning_of
 
 pytestmark = pytest.mark.spark
 
@@ -653,7 +654,7 @@ def test_more_that_duckdb_has_or_refuses_is_refused_by_name(clause: str) -> None
 )
 def test_forms_around_the_clause_are_refused(query: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parsed(query)
+        meaning_of(only_query(query)[0])
 
 
 def test_columns_have_any_name(spark: SparkSession) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import streams
-from match_cases import planner, read
+from match_cases import matching, read, shown_columns
 from match_model import SkipError
 from match_random import NAMES, TIMED_OUT, Case
 from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +61,7 @@ def result_of(spark: SparkSession, case: Case, name: str) -> DataFrame:
     options: dict[str, Any] = {"watermark": "0 seconds", "max_parallelism": 2, "unbounded_matches": True}
     options |= {"timed_out": "emit"} if case.timed_out else {}
     options |= {"lead_within": f"{case.lead_within} seconds"} if case.ahead else {}
+    options |= {} if case.lag_within is None else {"lag_within": f"{case.lag_within} seconds"}
     found = timerheap.spark.sql(spark, query, **options)
     found = with_side_outputs(found) if case.timed_out else found
     row = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
@@ -184,6 +185,7 @@ def test_partial_matches_can_be_read_and_some_changes_continue_them(
     }  # fmt: skip
     assert sorted(kept[1]["rows"][0].asDict()) == [
         "__timerheap_bits",
+        "__timerheap_micros",
         "__timerheap_of:n",
         "__timerheap_of:ts",
         "__timerheap_time",
@@ -220,6 +222,6 @@ def test_which_changes_continue_a_checkpoint(spark: SparkSession, tmp_path: Path
         assert old in clause
         node = read(clause.replace(old, new))
         rows = df.withColumns({name: F.expr(text) for name, text in node.columns.items()})
-        function, _ = planner.matching(node, rows, planner.shown_columns(node, df.columns))
+        function, _ = matching(node, rows, shown_columns(node, df.columns))
         marks.append(function._plan.mark)
     assert [mark == marks[0] for mark in marks[1:]] == [same for same, *_ in CHANGES]

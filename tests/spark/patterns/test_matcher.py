@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -169,8 +170,23 @@ def test_a_pattern_with_too_many_partial_matches_is_named() -> None:
         ("()", "must have a variable"),
         ("PERMUTE(A, B, C, D, E, F, G)", "at most 6 terms, got 7"),
         ("A{100000}", "at most 10,000 steps"),
+        pytest.param(f"A{{{'9' * 5000}}}", "at most 10,000 steps", id="many digits"),
+        ("A ((){9999}){9999}", "at most 10,000 steps"),
+        pytest.param("(A?){1200}", "must have fewer ways from one row to the next", id="optional terms"),
+        pytest.param(f"({'A | B | ' * 1500} C)*", "must have fewer ways from one row", id="alternatives"),
+        pytest.param("(" * 400 + "A" + ")" * 400, "at most 100 parentheses in each other", id="parentheses"),
+        pytest.param("{-" * 400 + "A" + "-}" * 400, "at most 100 parentheses", id="hidden terms"),
+        pytest.param("PERMUTE(" * 400 + "A" + ")" * 400, "at most 100 parentheses", id="permutations"),
     ],
 )
 def test_what_is_no_pattern_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=rf"query: PATTERN \(.*{message.replace('|', '.')}"):
+    begin = time.process_time()
+    with pytest.raises(ValueError, match=rf"query: PATTERN \(.*{message.replace('|', '.')}") as error:
         compiled(text)
+    assert time.process_time() - begin < 10  # it took up to a minute
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("text", ["((A?)?){150}", " | ".join("ABC" * 1000), "(" * 99 + "A" + ")" * 99])
+def test_patterns_near_the_bounds_are_read(text: str) -> None:
+    assert compiled(text).variables[0] == "A"

@@ -8,16 +8,29 @@ variables, "first" or "last", offset, column, back): of a row of the match; ("cl
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerheap.spark._patterns.matcher import Condition, Register, Registers, result
+from timerheap.errors import ArgumentValueError
+from timerheap.spark._columns import HIDDEN
+from timerheap.spark._patterns.match_rules import Condition, Register, Registers, result
+from timerheap.spark._patterns.spark_numbers import (
+    DoesNotFitError,
+    comparable,
+    computed,
+    computed_column,
+    conversions,
+)
+from timerheap.spark._patterns.term_functions import CAN_FAIL, Operator, functions
 
 Term = tuple[Any, ...]
+COMPUTED = f"{HIDDEN}of:"
+"""A column that Spark computes for conditions and measures has this name, with the expression behind it."""
 Column = tuple[str, int]
 """The name of a column, and how many rows back it is read."""
 
@@ -32,8 +45,13 @@ def leaves(term: Term) -> Iterator[Term]:
 
 
 def of_rows(term: Term) -> bool:
-    """Return whether a term depends on the row and those before it alone."""
-    return all(leaf[0] == "row" for leaf in leaves(term))
+    """Return whether a term depends on the row and those before it alone, and can be computed for any row."""
+    return all(leaf[0] == "row" for leaf in leaves(term)) and not _can_fail(term)
+
+
+def _can_fail(term: Term) -> bool:
+    """Return whether a term is an error for some rows, so that it waits until a row is asked for."""
+    return term[0] in CAN_FAIL or (term[0] in OPERATORS and any(map(_can_fail, term[1:])))
 
 
 def registers_of(leaf: Term, columns: Mapping[Column, int]) -> list[Register]:
@@ -44,7 +62,12 @@ def registers_of(leaf: Term, columns: Mapping[Column, int]) -> list[Register]:
     return [Register(group, leaf[2], None, leaf[3] + 1) for group in groups]
 
 
-def columns_of(term: Term) -> Iterator[Column]:
+def shown_column(name: str) -> str:
+    """Return the expression of a column that Spark has computed."""
+    return name.removeprefix(COMPUTED)
+
+
+def columns_read(term: Term) -> Iterator[Column]:
     """Yield the columns that a term reads."""
     for leaf in leaves(term):
         if leaf[0] == "row":
@@ -82,11 +105,46 @@ def condition(term: Term, columns: Mapping[Column, int], registers: Sequence[Reg
     one, *more = (condition(part, columns, registers) for part in term[1:])
     if not more:
         return lambda values, row, known: function(one(values, row, known))
-    (two,) = more
+    two = more[0]
+    if term[0] == "if":
+        other = more[1]
+        return lambda values, row, known: (two if one(values, row, known) else other)(values, row, known)
     return lambda values, row, known: function(one(values, row, known), two(values, row, known))
 
 
-def _strict(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def with_range_error(variable: str, term: Term, condition: Condition) -> Condition:
+    """Return a condition whose error of a number out of range names the variable and the columns."""
+    if not any(name.startswith("to ") for name in operators(term)):
+        return condition
+
+    def checked(values: Sequence[Any], row: int, known: Registers) -> bool | None:
+        try:
+            return condition(values, row, known)
+        except DoesNotFitError as error:
+            raise out_of_range(variable, term, error) from None
+
+    return checked
+
+
+def out_of_range(variable: str, term: Term, error: DoesNotFitError) -> ArgumentValueError:
+    """Return an error that names the variable, the columns and the number."""
+    shown = dict.fromkeys(shown_column(name) for name, _ in columns_read(term))
+    columns = ", ".join(one for one in shown if any(map(str.isalpha, one)))  # no literals
+    return ArgumentValueError(
+        f"query: a number that DEFINE {variable} computes of {columns} {error}; cast the columns to a wider "
+        "type in a view, such as decimal(38,0) or double"
+    )
+
+
+def operators(term: Term) -> Iterator[str]:
+    """Yield the names of the operators in a term."""
+    if term[0] in OPERATORS:
+        yield term[0]
+        for one in term[1:]:
+            yield from operators(one)
+
+
+def _unless_null(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def applied(x: Any, y: Any) -> Any:
         if x is None or y is None:
             return None
@@ -97,18 +155,18 @@ def _strict(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return applied
 
 
-def _less(x: Any, y: Any) -> bool:
+def _values_less(x: Any, y: Any) -> bool:
     return bool(x < y or (y != y and x == x))  # NaN is the largest number
 
 
-def _equal(x: Any, y: Any) -> bool:
+def _values_equal(x: Any, y: Any) -> bool:
     return bool(x == y or (x != x and y != y))
 
 
 def _divided(x: Any, y: Any) -> Any:
     if not y:
         raise ZeroDivisionError("query: a condition of DEFINE must not divide by zero; use NULLIF in a view")
-    return x / y
+    return computed("div", x, y)
 
 
 def _and(x: bool | None, y: bool | None) -> bool | None:
@@ -121,17 +179,32 @@ def _not(x: bool | None) -> bool | None:
 
 def _column_divided(x: pa.Array, y: pa.Array) -> pa.Array:
     if pa.types.is_integer(x.type) and pa.types.is_integer(y.type):
-        x, y = x.cast(pa.float64()), y.cast(pa.float64())
-    if pc.any(pc.equal(y, pa.scalar(0).cast(y.type))).as_py():
+        x, y = x.cast(pa.float64(), safe=False), y.cast(pa.float64(), safe=False)
+    zero = Decimal(0) if pa.types.is_decimal(y.type) else 0
+    if pc.any(pc.equal(y, pa.scalar(zero, y.type))).as_py():
         _divided(1, 0)
-    return pc.divide(x, y)
+    return computed_column("div", x, y)
+
+
+def _minus(x: Any) -> Any:
+    return None if x is None else x.copy_negate() if isinstance(x, Decimal) else -x
+
+
+def _column_minus(x: pa.Array) -> pa.Array:
+    try:
+        return pc.negate_checked(x)
+    except pa.ArrowInvalid:  # the smallest integer
+        raise DoesNotFitError(-pc.min(x).as_py(), x.type) from None
 
 
 def _nan(x: pa.Array) -> pa.Array:
-    return pc.is_nan(x) if pa.types.is_floating(x.type) else pc.and_not(pc.is_valid(x), pc.is_valid(x))
+    if pa.types.is_floating(x.type):
+        return pc.is_nan(x)
+    return pc.if_else(pc.is_valid(x), pa.scalar(False), pa.scalar(None, pa.bool_()))
 
 
 def _columns_less(x: pa.Array, y: pa.Array) -> pa.Array:
+    x, y = comparable(x, y)
     found = pc.less(x, y)
     if pa.types.is_floating(y.type):
         found = pc.or_kleene(found, pc.and_kleene(_nan(y), pc.invert(_nan(x))))
@@ -139,30 +212,35 @@ def _columns_less(x: pa.Array, y: pa.Array) -> pa.Array:
 
 
 def _columns_equal(x: pa.Array, y: pa.Array) -> pa.Array:
+    x, y = comparable(x, y)
     found = pc.equal(x, y)
     if pa.types.is_floating(x.type) and pa.types.is_floating(y.type):
         found = pc.or_kleene(found, pc.and_kleene(_nan(x), _nan(y)))
     return found
 
 
-OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., pa.Array]]] = {
-    "eq": (_strict(_equal), _columns_equal),
-    "ne": (_strict(lambda x, y: not _equal(x, y)), lambda x, y: pc.invert(_columns_equal(x, y))),
-    "lt": (_strict(_less), _columns_less),
-    "gt": (_strict(lambda x, y: _less(y, x)), lambda x, y: _columns_less(y, x)),
-    "le": (_strict(lambda x, y: not _less(y, x)), lambda x, y: pc.invert(_columns_less(y, x))),
-    "ge": (_strict(lambda x, y: not _less(x, y)), lambda x, y: pc.invert(_columns_less(x, y))),
-    "add": (_strict(operator.add), pc.add_checked),
-    "sub": (_strict(operator.sub), pc.subtract_checked),
-    "mul": (_strict(operator.mul), pc.multiply_checked),
-    "div": (_strict(_divided), _column_divided),
+OPERATORS: dict[str, Operator] = {
+    "eq": (_unless_null(_values_equal), _columns_equal),
+    "ne": (
+        _unless_null(lambda x, y: not _values_equal(x, y)),
+        lambda x, y: pc.invert(_columns_equal(x, y)),
+    ),
+    "lt": (_unless_null(_values_less), _columns_less),
+    "gt": (_unless_null(lambda x, y: _values_less(y, x)), lambda x, y: _columns_less(y, x)),
+    "le": (_unless_null(lambda x, y: not _values_less(y, x)), lambda x, y: pc.invert(_columns_less(y, x))),
+    "ge": (_unless_null(lambda x, y: not _values_less(x, y)), lambda x, y: pc.invert(_columns_less(x, y))),
+    "add": (_unless_null(partial(computed, "add")), partial(computed_column, "add")),
+    "sub": (_unless_null(partial(computed, "sub")), partial(computed_column, "sub")),
+    "mul": (_unless_null(partial(computed, "mul")), partial(computed_column, "mul")),
+    "div": (_unless_null(_divided), _column_divided),
     "and": (_and, pc.and_kleene),
     "or": (lambda x, y: _not(_and(_not(x), _not(y))), pc.or_kleene),
     "not": (_not, pc.invert),
-    "neg": (lambda x: None if x is None else -x, pc.negate_checked),
+    "neg": (_minus, _column_minus),
     "null": (lambda x: x is None, pc.is_null),
     "coalesce": (lambda x, y: y if x is None else x, pc.coalesce),
 }
+OPERATORS |= functions(OPERATORS) | conversions()
 """For one row, and for all rows."""
 
 
@@ -173,4 +251,5 @@ def plain(column: pa.Array) -> list[Any]:
         column = column.cast(pa.timestamp("us"))
     if pa.types.is_temporal(type_) and not pa.types.is_time(type_):
         column = column.cast(pa.int64())
-    return column.to_pylist()
+    values: list[Any] = column.to_pylist()
+    return values

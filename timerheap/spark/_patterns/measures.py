@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from timerheap.spark._patterns.conditions import Column
-from timerheap.spark._patterns.matcher import EMPTY, accumulated, result
+from timerheap.errors import ArgumentValueError
+from timerheap.spark._patterns.conditions import Column, shown_column
+from timerheap.spark._patterns.match_rules import EMPTY, accumulated, result
+from timerheap.spark._patterns.spark_numbers import DoesNotFitError, converted
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Measure:
     type: of its column
     column: the column, and how many rows before the row of the match it is read
     final: whether all rows of the match count, not only those up to the row that is shown
+    failed: the column that says for which rows `column` could not be computed, and is null
     """
 
     name: str
@@ -30,6 +34,19 @@ class Measure:
     offset: int = 0
     column: Column | None = None
     final: bool = False
+    failed: str | None = None
+
+    def refuse_failures(self, column: Callable[[Column], pa.Array], rows: np.ndarray) -> None:
+        """Raise if one of these rows, -1 for none, has no value because it could not be computed."""
+        if self.failed is None or self.column is None:
+            return
+        failed = np.asarray(column((self.failed, self.column[1])).cast(pa.bool_()).fill_null(False))
+        if failed[rows[rows >= 0]].any():
+            raise ArgumentValueError(
+                f"query: {shown_column(self.column[0]).strip()} in MEASURES must be a value for each row "
+                "that it reads, got one for which the cast or the arithmetic fails; use try_cast, "
+                "try_divide or NULLIF for null"
+            )
 
 
 class Shown:
@@ -66,6 +83,7 @@ class Shown:
         which = np.ones(len(self._of), bool) if wanted is None else np.isin(self._taken >> 1, [*wanted])
         added = None
         if kind in EMPTY and measure.column is not None:
+            measure.refuse_failures(column, self._rows[which])
             added = column(measure.column).take(pa.array(self._rows))
             which &= np.asarray(added.is_valid())
         counts = np.append(0, np.cumsum(which))
@@ -76,9 +94,8 @@ class Shown:
         if added is not None:
             totals = self._totals(kind, which, added)
             ends = zip(low.tolist(), high.tolist(), strict=True)
-            return pa.array(
-                [result(kind, totals[end - 1]) if end > at else None for at, end in ends], measure.type
-            )
+            values = [result(kind, totals[end - 1]) if end > at else None for at, end in ends]
+            return self._fitting(measure, values)
         at = low + measure.offset if kind.endswith("first") else high - 1 - measure.offset
         known = (low <= at) & (at < high)
         places = np.append(np.flatnonzero(which), 0)[np.where(known, at, -1)]
@@ -86,7 +103,23 @@ class Shown:
             taken = np.append(self._taken, 0)[places] >> 1
             return pa.array(variables).take(pa.array(taken, mask=~known))
         rows = np.append(self._rows, 0)[places]
+        measure.refuse_failures(column, rows[known])
         return column(measure.column).take(pa.array(rows, mask=~known))
+
+    @staticmethod
+    def _fitting(measure: Measure, values: list[Any]) -> pa.Array:
+        """Return the results of an aggregate; raise if one is out of the range of its type."""
+        type_, column = measure.type, measure.column
+        if measure.kind in ("sum", "avg") and (pa.types.is_integer(type_) or pa.types.is_decimal(type_)):
+            try:
+                values = [converted(type_, value) for value in values]
+            except DoesNotFitError as error:
+                of = "" if column is None else shown_column(column[0])
+                raise ArgumentValueError(
+                    f"query: {measure.kind.upper()}({of}) in MEASURES {error}; cast the column to "
+                    "decimal(38,0), or to double"
+                ) from None
+        return pa.array(values, type_)
 
     def _totals(self, kind: str, which: np.ndarray, added: pa.Array) -> list[object]:
         """Return an aggregate of the rows of each match up to each that counts."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import accumulate, combinations, permutations
 from typing import Any, NoReturn
+
+from timerheap.errors import ArgumentValueError
 
 ACCEPT = -1
 """In what follows an instruction: the match is complete, and what would come later is not preferred."""
@@ -13,11 +17,26 @@ ACCEPT = -1
 _TOKEN = re.compile(
     r"\s+|--[^\n]*|/\*.*?\*/|(\{-|-\}|[A-Za-z_]\w*|`[^`]+`|\"[^\"]+\"|\d+|[(){}|*+?^$,])", re.S
 )
-_MOST = 10_000  # instructions
+_MOST = 10_000  # instructions, and repetitions
+_DEEPEST = 100  # parentheses in parentheses
+_MOST_WALKED = 200_000  # instructions between each row and the next ones, of all rows: half a second
+_SHOWN = 200  # characters of a pattern in an error
 _QUANTIFIERS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+
+_MOST_COMPARED = 100  # instructions, with each other
 
 Term = tuple[Any, ...]
 """A pattern as a tree: ("var", name), ("seq", ...), ("alt", ...), ("rep", term, least, most, greedy) ..."""
+
+
+def _reached(follow: Mapping[int, set[int]], first: int) -> set[int]:
+    """Return what follows on a node of a graph, itself included."""
+    found, places = {first}, [first]
+    while places:
+        new = follow[places.pop()] - found
+        found |= new
+        places += new
+    return found
 
 
 @dataclass(frozen=True)
@@ -48,15 +67,67 @@ class Pattern:
     grows: bool
     anchored: bool
 
+    @property
+    def shown(self) -> str:
+        """The text for errors, of a long one its beginning."""
+        return shortened(self.text)
+
+    def doubling(self, free: Collection[int], group: Collection[int]) -> tuple[str, str] | None:
+        """Return two variables of which a loop takes each row as either, and `group` has one; None if none.
+
+        If sums over the group are compared, the partial matches of a key double with each such row.
+
+        free: the variables that any row can be taken as
+        """
+        variables = [taken >> 1 for taken in self.takes]
+        open_ = {at for at, taken in enumerate(self.takes) if taken >= 0 and variables[at] in free}
+        if len(open_) > _MOST_COMPARED:
+            return None
+        follow = {at: open_.intersection(self.after[at]) for at in open_}
+        for start in sorted(open_):
+            back = [at for at in sorted(follow[start]) if start in _reached(follow, at)]
+            for one, other in combinations((variables[at] for at in back), 2):
+                if (one in group) != (other in group):
+                    return self.variables[one], self.variables[other]
+        return None
+
+    @property
+    def earliest(self) -> list[int]:
+        """For each variable the number of rows that a match has at least before a row that is taken as it."""
+        found = [len(self.takes)] * len(self.variables)
+        places = deque((at, 0) for at in {*self.starts, *self.first_starts} - {ACCEPT})
+        seen = set[int]()
+        while places:  # the nearest first, as $ takes no row
+            at, rows = places.popleft()
+            if at in seen:
+                continue
+            seen.add(at)
+            taken = self.takes[at]
+            if taken >= 0:
+                found[taken >> 1] = min(found[taken >> 1], rows)
+            for follower in self.after[at]:
+                if follower != ACCEPT:
+                    (places.append if taken >= 0 else places.appendleft)((follower, rows + (taken >= 0)))
+        return found
+
     def number(self, name: str) -> int | None:
         """Return the number of a variable, in any case of its letters; None if there is none."""
         found = [at for at, one in enumerate(self.variables) if one.lower() == name.lower()]
         return found[0] if found else None
 
 
+def shortened(text: str) -> str:
+    """Return a text, of a long one its beginning."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 def invalid(text: str, why: str) -> NoReturn:
     """Raise an error that names the pattern."""
-    raise ValueError(f"query: PATTERN ({text}) {why}")
+    raise ArgumentValueError(f"query: PATTERN ({shortened(text)}) {why}")
+
+
+def _too_many_steps(text: str) -> NoReturn:
+    invalid(text, f"must have at most {_MOST:,} steps; write smaller numbers of repetitions")
 
 
 def compiled(text: str) -> Pattern:
@@ -67,7 +138,8 @@ def compiled(text: str) -> Pattern:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens: list[str] = []
+        self._tokens = deque[str]()
+        self._depth = 0
         end = 0
         while end < len(text):
             found = _TOKEN.match(text, end)
@@ -83,7 +155,15 @@ class _Parser:
         return term
 
     def _take(self, *wanted: str) -> str | None:
-        return self._tokens.pop(0) if self._tokens and self._tokens[0].upper() in wanted else None
+        return self._tokens.popleft() if self._tokens and self._tokens[0].upper() in wanted else None
+
+    def _number(self) -> int | None:
+        if not self._tokens or not self._tokens[0].isdigit():
+            return None
+        digits = self._tokens.popleft()
+        if len(digits.lstrip("0")) > len(str(_MOST)) or int(digits) > _MOST:
+            _too_many_steps(self._text)
+        return int(digits)
 
     def _expect(self, *wanted: str) -> str:
         found = self._take(*wanted)
@@ -93,9 +173,13 @@ class _Parser:
         return found
 
     def _alternatives(self) -> Term:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            invalid(self._text, f"must have at most {_DEEPEST} parentheses in each other; leave some out")
         terms = [self._sequence()]
         while self._take("|"):
             terms.append(self._sequence())
+        self._depth -= 1
         return terms[0] if len(terms) == 1 else ("alt", *terms)
 
     def _sequence(self) -> Term:
@@ -118,10 +202,10 @@ class _Parser:
             return _QUANTIFIERS[mark]
         if not self._take("{"):
             return None
-        least = int(self._tokens.pop(0)) if self._tokens and self._tokens[0].isdigit() else None
+        least = self._number()
         if self._expect(*((",", "}") if least is not None else (",",))) == "}":
             return least or 0, least
-        most = int(self._tokens.pop(0)) if self._tokens and self._tokens[0].isdigit() else None
+        most = self._number()
         self._expect("}")
         return least or 0, most
 
@@ -138,7 +222,7 @@ class _Parser:
             return (anchor,)
         if not self._tokens or not re.match(r"[\w`\"]", self._tokens[0]) or self._tokens[0].isdigit():
             self._expect("a variable")
-        name = self._tokens.pop(0)
+        name = self._tokens.popleft()
         if name.upper() == "PERMUTE" and self._take("("):
             terms = [self._alternatives()]
             while self._take(","):
@@ -162,6 +246,7 @@ class _Compiler:
         self._names: dict[str, str] = {}
         self._code: list[list[Any]] = []
         self._grows = False
+        self._emitted = self._walked = 0
 
     def program(self, term: Term) -> Pattern:
         self._emit(term, hidden=0)
@@ -170,7 +255,7 @@ class _Compiler:
         if not names:
             invalid(self._text, "must have a variable")
         waits = [op[0] in ("take", "$") for op in code]
-        numbers = [sum(waits[:at]) for at in range(len(code))]
+        numbers = [0, *accumulate(waits)]
 
         def reached(at: int, begins: bool = False, ends: bool = False) -> tuple[int, ...]:
             return tuple(ACCEPT if one == ACCEPT else numbers[one] for one in self._reached(at, begins, ends))
@@ -189,12 +274,17 @@ class _Compiler:
         )
 
     def _add(self, *op: Any) -> list[Any]:
-        if len(self._code) >= _MOST:
-            invalid(self._text, f"must have at most {_MOST:,} steps; write smaller numbers of repetitions")
+        self._expect_few(len(self._code))
         self._code.append(list(op))
         return self._code[-1]
 
+    def _expect_few(self, steps: int) -> None:
+        if steps >= _MOST:
+            _too_many_steps(self._text)
+
     def _emit(self, term: Term, hidden: int) -> None:
+        self._emitted += 1  # () is none
+        self._expect_few(self._emitted // 10)
         match term:
             case ("var", name):
                 self._names.setdefault(name.lower(), name)
@@ -238,13 +328,20 @@ class _Compiler:
 
     def _reached(self, start: int, begins: bool, ends: bool) -> list[int]:
         """Return what is reached without a row, the preferred first, up to the end of the pattern."""
-        found: list[int] = []
+        found: dict[int, None] = {}
         stack, seen = [(start, frozenset[int]())], set()
         while stack:
             at, marks = stack.pop()
             if (at, marks) in seen:
                 continue
             seen.add((at, marks))
+            self._walked += 1
+            if self._walked > _MOST_WALKED:
+                invalid(
+                    self._text,
+                    "must have fewer ways from one row to the next; write fewer optional terms behind each "
+                    "other, such as A{0,1000} for (A?){1000}, and fewer alternatives in a repetition",
+                )
             match self._code[at]:
                 case ["accept"]:
                     return [*found, ACCEPT]
@@ -253,13 +350,13 @@ class _Compiler:
                 case ["mark", loop]:
                     stack.append((at + 1, marks | {loop}))
                 case ["check", loop, out]:
-                    stack.append((out if loop in marks else at + 1, marks))
+                    stack.append((out, marks - {loop}) if loop in marks else (at + 1, marks))
                 case ["^"] if not begins:
                     pass
                 case ["$"] if not ends:
-                    found += [] if at in found else [at]
+                    found[at] = None
                 case ["take", _]:
-                    found += [] if at in found else [at]
+                    found[at] = None
                 case _:
                     stack.append((at + 1, marks))
-        return found
+        return [*found]

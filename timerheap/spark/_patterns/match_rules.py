@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, NoReturn
 
+from timerheap.errors import ArgumentValueError
 from timerheap.spark._patterns.pattern import Pattern
+from timerheap.spark._patterns.spark_numbers import computed
 
 MOST_THREADS = 50_000
 """How many partial matches of one key there can be; with more of them the pattern is refused."""
@@ -50,18 +53,19 @@ def accumulated(kind: str, value: Any, added: Any) -> Any:
     if kind == "count":
         return value + 1
     if kind == "avg":
-        return (float(added), 1) if value is None else (value[0] + float(added), value[1] + 1)
+        added = added if isinstance(added, Decimal) else float(added)
+        return (added, 1) if value is None else (computed("add", value[0], added), value[1] + 1)
     if value is None:
         return added
     if kind == "sum":
-        return value + added
+        return computed("add", value, added)
     larger = added > value or added != added  # NaN is the largest number, as in Spark
     return added if larger == (kind == "max") else value
 
 
 def result(kind: str, value: Any) -> Any:
     """Return what an accumulator stands for."""
-    return value[0] / value[1] if kind == "avg" and value is not None else value
+    return computed("div", *value) if kind == "avg" and value is not None else value
 
 
 @dataclass(frozen=True)
@@ -97,15 +101,19 @@ class Rules:
         names = " or ".join(self.pattern.variables[one] for one in sorted(self.target))
         shown = f"query: AFTER MATCH SKIP {self.skip.upper()} {names}"
         if not targets:
-            raise ValueError(f"{shown} must have a row to go to, got a match without a row of {names}")
+            raise ArgumentValueError(
+                f"{shown} must have a row to go to, got a match without a row of {names}"
+            )
         to = targets[0 if self.skip == "to first" else -1]
         if to == start:
-            raise ValueError(f"{shown} must go forward, got the first row of the match, which has no end")
+            raise ArgumentValueError(
+                f"{shown} must go forward, got the first row of the match, which has no end"
+            )
         return to
 
     def too_many(self, count: int) -> NoReturn:
         """Raise an error that names the pattern."""
-        raise ValueError(
-            f"query: PATTERN ({self.pattern.text}) must have at most {self.most:,} partial matches "
+        raise ArgumentValueError(
+            f"query: PATTERN ({self.pattern.shown}) must have at most {self.most:,} partial matches "
             f"of one key, got {count:,}; make its conditions exclude each other, or add WITHIN"
         )

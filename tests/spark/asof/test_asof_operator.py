@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
-from unittest.mock import patch
-from zlib import crc32
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pytest
 from asof_cases import (
-    DELAY,
     END,
     LEFT,
     OPTIONS,
@@ -22,21 +17,13 @@ from asof_cases import (
     cases,
     expect,
     joined,
-    millis,
     replayed,
     split,
     values,
     watermarks,
 )
+from asof_operator import Operator
 from pyspark.sql import SparkSession
-
-from timerheap.spark import join_asof
-from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._columns import INPUT
-from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._query import Query
-from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
 
 pytestmark = pytest.mark.spark
 
@@ -51,37 +38,6 @@ LAST = """
         PARTITION BY "case", k, "at" ORDER BY price DESC NULLS FIRST, note DESC NULLS FIRST, gone DESC
     ) = 1
 """
-
-
-class Operator:
-    """One key group of a query, and what its join emits."""
-
-    def __init__(self, spark: SparkSession, options: Options) -> None:
-        tables = [spark.createDataFrame(pa.Table.from_pylist([], schema)) for schema in (LEFT, RIGHT)]
-        caught: list[Query] = []
-        with patch("timerheap.spark._asof.join_asof.build", lambda query, df: caught.append(query)):
-            more: dict[str, Any] = {"watermark": DELAY, "late": "emit", "unmatched": "emit"}
-            join_asof(*tables, ["case", "k"], "at", **more, **options.arguments())
-        (self.query,) = caught
-        self.group = KeyGroup(self.query.layout)
-        self.found: list[Row] = []
-
-    def run(self, left: Sequence[Row], right: Sequence[Row], watermark: int) -> None:
-        """Take the rows of a micro-batch, and advance the watermark."""
-        query, output = self.query, ResultBuffer(*self.query.outputs)
-        records, both = list[Row](), [*((0, row) for row in left), *((1, row) for row in right)]
-        for number, row in both:
-            carriers = query.work.columns[number]
-            values = {carriers.get(name, query.work.deleted): value for name, value in row.items()}
-            records.append(values | {INPUT: number})
-        rows = pa.RecordBatch.from_pylist(
-            [{name: value for name, value in record.items() if name} for record in records], query.schema
-        )
-        hashes = [crc32(repr((row["case"], row["k"])).encode()) for _, row in both]
-        times = np.array([millis(row) for _, row in both], np.int64)
-        keyed = KeyedRows(rows, np.array(hashes, np.int64), times)
-        run_key_group(query, query.work.runner(query, None), self.group, keyed, None, watermark, output)
-        self.found += output.table().to_pylist()
 
 
 def of_duckdb(left: list[Row], right: list[Row], options: Options) -> list[tuple[Any, ...]]:

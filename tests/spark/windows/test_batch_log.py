@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from memories import Arena
 
-from timerheap.spark._group.memory import PROCESS
-from timerheap.spark._windows.partial_aggregates import WindowSpec
-from timerheap.spark._windows.window_runner import BatchLog, WindowsPart
+from timerheap.spark._memory.blocks import PROCESS
+from timerheap.spark._tvf.sliced_rows import WindowSpec
+from timerheap.spark._tvf.windows_part import BatchLog, WindowsPart
 from timerheap.tvf import HoppingSliceAssigner
 from timerheap.tvf.aggregates import Sum
 from timerheap.tvf.distinct import CountDistinct

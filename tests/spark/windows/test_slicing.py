@@ -14,8 +14,8 @@ import pytest
 from timerheap import AggregateFunction
 from timerheap.spark._arrow import event_millis
 from timerheap.spark._columns import HASH, SLICE_END
-from timerheap.spark._group.tables import KeyTable
-from timerheap.spark._windows.partial_aggregates import PartialColumns, SlicedRows, WindowSpec, input_column
+from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._tvf.sliced_rows import PartialColumns, SlicedRows, WindowSpec
 from timerheap.tvf.accumulators import Aggregate
 from timerheap.tvf.aggregates import Aggregation, Avg, Count, Max, Min, PythonAggregate, Sum, Variance
 from timerheap.tvf.distinct import ApproxCountDistinct, CountDistinct
@@ -94,13 +94,19 @@ def rows_of(draw: np.random.Generator, key: str, n: int, collisions: bool) -> pa
     return pa.RecordBatch.from_pydict(columns)
 
 
+def masked(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[Any, Any]:
+    values = column.to_pylist()
+    filled = np.array([0 if value is None else value for value in values], dtype)
+    return np.ma.masked_array(filled, [value is None for value in values])
+
+
 def by_sorting(
     spec: WindowSpec, key: list[str], dtypes: dict[str, np.dtype[Any]], rows: pa.RecordBatch
 ) -> pa.RecordBatch:
     """Return the slices of rows, from the ids of their keys and a sort."""
     keys = KeyTable([rows.schema.field(name) for name in key])
     ids = keys.resolve(rows.column(HASH).to_numpy(), [rows.column(name) for name in key])
-    inputs = {name: input_column(rows.column(name), dtype) for name, dtype in dtypes.items()}
+    inputs = {name: masked(rows.column(name), dtype) for name, dtype in dtypes.items()}
     assert isinstance(spec.assigner, SliceAssigner)
     ends = spec.assigner.assign_slice_ends(event_millis(rows.column("at")))
     partials = Aggregation(spec.aggregates).accumulate(ids, ends, inputs)

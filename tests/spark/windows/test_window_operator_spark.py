@@ -28,8 +28,8 @@ from timerheap import (
 from timerheap.flink import KeyContext, StreamRecord
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark import WindowedBy
+from timerheap.spark._functions.state_handles import GroupRuntimeContext
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._worker.states import GroupRuntimeContext
 from timerheap.windows import (
     AggregateFunction,
     ContinuousEventTimeTrigger,
@@ -51,7 +51,7 @@ from timerheap.windows import (
 )
 from timerheap.windows.states import WindowStates
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 DELAY = 20
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -7,31 +7,18 @@ from dataclasses import replace
 from datetime import timedelta
 
 from pyspark.sql import DataFrame, GroupedData
-from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, ByteType, StructField, StructType
 
-from timerheap._arguments import instance, not_negative
+from timerheap.errors import ArgumentValueError
 from timerheap.output_tag import OutputTag
-from timerheap.spark._asof.asof_runner import AsofJoinWork
-from timerheap.spark._columns import INPUT, TIME, added_name, computed_name, shown_name
-from timerheap.spark._compat import nullable
-from timerheap.spark._plan.arguments import (
-    ColumnOrName,
-    Columns,
-    EventTime,
-    Input,
-    RightInput,
-    changed_states,
-    named_column,
-    query_of,
-    quoted,
-    two_inputs,
-)
-from timerheap.spark._plan.build import build, marked
-from timerheap.spark._plan.outputs import side_output
+from timerheap.spark._asof.asof_inputs import AsofArguments, AsofInputs
+from timerheap.spark._asof.newest_plan import UNMATCHED, newest_joined
+from timerheap.spark._changes.corrections import Corrections
+from timerheap.spark._plan.event_time import EventTime
+from timerheap.spark._plan.inputs import RightInput
+from timerheap.spark._plan.named_columns import ColumnOrName
+from timerheap.spark._plan.state_changes import IfStored
+from timerheap.spark._side_outputs import side_output
 from timerheap.watermarks import WatermarkStrategy
-
-UNMATCHED = "unmatched_rows"  # a side output
 
 
 def join_asof(
@@ -46,10 +33,11 @@ def join_asof(
     allow_exact_matches: bool = True,
     deleted: ColumnOrName | None = None,
     suffix: str = "_right",
-    late: str | None = None,
+    late: str | Corrections | None = None,
     unmatched: str | None = None,
     max_parallelism: int | None = None,
-    state_changes: Mapping[str, str | None] | None = None,
+    state_changes: Mapping[str, str | None] | IfStored | None = None,
+    name: str | None = None,
 ) -> DataFrame:
     """Join each left row with the newest right row of its key at or before its time.
 
@@ -85,21 +73,28 @@ def join_asof(
     suffix : str, default "_right"
         Ends the name of a column of `right` whose name `left` has, too. A key column that has the same name
         in both is one column of the result.
-    late : {"drop", "emit"}, optional
-        As in `process_two`: what becomes of rows of both inputs behind the watermark.
+    late : {"drop", "emit"} or Corrections, optional
+        As in `process_two`: what becomes of rows of both inputs behind the watermark. With `Corrections` the
+        result is a changelog: a right row that changes answers gives an "update_preimage" and an
+        "update_postimage" for each, or an "insert" or a "delete" with ``how="inner"``; a late left row is
+        answered when it comes. With ``early=True`` each left row is.
     unmatched : {"drop", "emit"}, optional
         Whether `timerheap.spark.unmatched_rows` returns the rows of both inputs that had no match.
     max_parallelism, state_changes : optional
         As in `process`. The newest right rows are the value state "right".
+    name : str, optional
+        Name of the operator, by which its metrics are reported and its state is found when a changed query
+        continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
 
     Returns
     -------
     pyspark.sql.DataFrame
-        The columns of `left`, then those of `right`, in append mode.
+        The columns of `left`, then those of `right`, in append mode; with `Corrections`, then
+        ``_change_type``.
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentError
         If an argument is wrong, or the two inputs do not match.
 
     Notes
@@ -126,69 +121,12 @@ def join_asof(
             tolerance="30 days",
         )
     """
-    if how not in ("left", "inner"):
-        raise ValueError(f'how must be "left" or "inner", got {how!r}')
-    instance("allow_exact_matches", allow_exact_matches, bool)
-    if unmatched not in (None, "drop", "emit"):
-        raise ValueError(f'unmatched must be "drop" or "emit", got {unmatched!r}')
-    longest = None if tolerance is None else not_negative("tolerance", tolerance)
-    one, two = two_inputs(left, right, key, event_time, watermark, late=late)
-    for each in (one, two):
-        if each.event_time is None:
-            raise ValueError(f"{each.prefix}event_time must name the event-time column, got None")
-    ties, one, two = two.ties, replace(one, ties=()), replace(two, ties=())
-    one.expect_to_match(two)
-    two, mark = _with_mark(two, deleted)
-    extra = [name for name in (*ties, mark) if name is not None and name not in two.rows.names]
-    carriers, rows = _carriers(one, two, extra)
-    shared = {a for a, b in zip(one.key, two.key, strict=True) if a == b}
-    columns = [(0, field, field.name) for field in one.rows]
-    columns += [
-        (1, field, _right_name(field.name, one.rows.names, suffix))
-        for field in two.rows
-        if field.name not in shared
-    ]
-    names = [name.lower() for *_, name in columns]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(
-            f"suffix must make the names of the result different, got {suffix!r}, and {twice!r} twice; pass "
-            "another one"
-        )
-    of_user = {name: carriers[1][name] for name in two.rows.names}
-    version = {name: carrier for name, carrier in of_user.items() if name not in two.key}
-    if TIME not in version.values():
-        version[added_name("event_time", version)] = TIME
-    sides = StructType([StructField("left", one.rows), StructField("right", two.rows)])
-    tags = (OutputTag(UNMATCHED, nullable(sides)),) if unmatched == "emit" else ()
-    work = AsofJoinWork(
-        columns=({name: carriers[0][name] for name in one.rows.names}, of_user),
-        results=tuple((side, carriers[side][field.name]) for side, field, _ in columns),
-        version=version,
-        ties=tuple(carriers[1][name] for name in (*ties, *two.rows.names)),
-        deleted=None if mark is None else carriers[1][mark],
-        tolerance=longest,
-        exact=allow_exact_matches,
-        inner=how == "inner",
-        unmatched=tags[0] if tags else None,
+    arguments = AsofArguments.checked(how, tolerance, allow_exact_matches, unmatched, late)
+    arguments = replace(
+        arguments, suffix=suffix, max_parallelism=max_parallelism, state_changes=state_changes, name=name
     )
-    query = query_of(
-        work,
-        nullable(StructType([StructField(name, field.dataType) for _, field, name in columns])),
-        one,
-        two,
-        late=late,
-        max_parallelism=max_parallelism,
-        **changed_states(state_changes),
-        key=[carriers[0][name] for name in one.key],
-        rows=rows,
-        event_time=TIME,
-        times=(one.time_column(), two.time_column()),
-        late_row=sides,
-        side_outputs=tags,
-    )
-    both = _carried(0, one, two, carriers[0], rows).unionAll(_carried(1, two, one, carriers[1], rows))
-    return build(query, both)
+    inputs = AsofInputs.checked(left, right, key, event_time, watermark, deleted, arguments.late)
+    return newest_joined(inputs, arguments)
 
 
 def unmatched_rows(df: DataFrame) -> DataFrame:
@@ -217,59 +155,4 @@ def unmatched_rows(df: DataFrame) -> DataFrame:
     try:
         return side_output(df, OutputTag(UNMATCHED, "boolean"))
     except ValueError as e:
-        raise ValueError(f'df must be the result of a join_asof with unmatched="emit": {e}') from None
-
-
-def _with_mark(right: Input, deleted: ColumnOrName | None) -> tuple[Input, str | None]:
-    """Return the right input with the column that marks deletes, and its name."""
-    if deleted is None:
-        return right, None
-    columns = Columns("right", right.df)
-    name = columns.one("deleted", deleted)
-    type_ = named_column(columns.df, "deleted", name)
-    if not isinstance(type_, BooleanType):
-        raise ValueError(
-            f"deleted must be boolean, got column {shown_name(name)!r} of type {type_.simpleString()}; pass "
-            'an expression such as F.col("op") == "D"'
-        )
-    return replace(right, df=columns.df), name
-
-
-def _right_name(name: str, taken: Sequence[str], suffix: str) -> str:
-    return name + suffix if name.lower() in map(str.lower, taken) else name
-
-
-def _carriers(one: Input, two: Input, extra: Sequence[str]) -> tuple[tuple[dict[str, str], ...], StructType]:
-    """Return what carries the columns of each input, by their names, and the type of the rows of both.
-
-    Both have the key and the time in the same columns, and null in those of the other.
-    """
-    rows = StructType([StructField(TIME, one.df.schema[str(one.event_time)].dataType)])
-    rows.add(INPUT, ByteType())
-    key = [computed_name(number, shown_name(name)) for number, name in enumerate(one.key)]
-    for carrier, name in zip(key, one.key, strict=True):
-        rows.add(carrier, one.df.schema[name].dataType)
-    carriers = []
-    for side, names in ((one, one.rows.names), (two, [*two.rows.names, *extra])):
-        found = {str(side.event_time): TIME, **dict(zip(side.key, key, strict=True))}
-        for name in names:
-            if name not in found:
-                found[name] = computed_name(len(rows), f"{side.name}.{shown_name(name)}")
-                rows.add(found[name], side.df.schema[name].dataType)
-        carriers.append(found)
-    return tuple(carriers), rows
-
-
-def _carried(
-    number: int, side: Input, other: Input, carriers: Mapping[str, str], rows: StructType
-) -> DataFrame:
-    marks, keys = marked(side, other), [field.name for field in rows][2 : 2 + len(side.key)]
-    names = {carrier: name for name, carrier in carriers.items()}
-    names |= {TIME: str(side.event_time), **dict(zip(keys, side.key, strict=True))}
-    columns = [
-        quoted(names[field.name]) if field.name in names else F.lit(None).cast(field.dataType)
-        for field in rows
-    ]
-    columns[1] = F.lit(number).cast("tinyint")
-    columns = [column.alias(name) for column, name in zip(columns, rows.names, strict=True)]
-    return marks.select(*columns, *(quoted(name) for name in marks.columns[len(side.df.columns) :]))
+        raise ArgumentValueError(f'df must be the result of a join_asof with unmatched="emit": {e}') from None

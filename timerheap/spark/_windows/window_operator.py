@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from timerheap._arguments import not_negative
-from timerheap._values import records
-from timerheap.functions import KeyedProcessFunction, RuntimeContext
-from timerheap.output_tag import OutputTag, is_tagged
-from timerheap.row import Row
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
+from timerheap.functions import KeyedProcessFunction
+from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import map_type
-from timerheap.spark._columns import LATE_ROWS, shown_name
+from timerheap.spark._columns import shown_name
 from timerheap.spark._compat import nullable, to_arrow_schema
-from timerheap.timer import MAX_WATERMARK
+from timerheap.spark._functions.function_kinds import work_of
+from timerheap.spark._functions.sendable import sendable
+from timerheap.spark._functions.side_tags import side_tags
+from timerheap.spark._plan.assemble import query_of
+from timerheap.spark._plan.build import build, marked
+from timerheap.spark._plan.computed_columns import Columns
+from timerheap.spark._plan.event_time import EventTime, late_choice
+from timerheap.spark._plan.inputs import Input
+from timerheap.spark._plan.named_columns import ColumnOrName, ungrouped
+from timerheap.spark._plan.schemas import parsed_schema
+from timerheap.spark._windows.operator_runner import HostedWindows, Labelled, late_tagged
 from timerheap.types import LOCAL
 from timerheap.watermarks import WatermarkStrategy
 from timerheap.windows import (
@@ -38,11 +47,6 @@ from timerheap.windows import (
 from timerheap.windows.assigners import CountWindowAssigner
 from timerheap.windows.window_functions import as_window_function
 
-if TYPE_CHECKING:
-    from timerheap.spark._plan.arguments import ColumnOrName, EventTime
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LATE = OutputTag(LATE_ROWS, "null")  # the type is that of the query
 _BOUNDS = StructType([StructField(name, TimestampType()) for name in ("window_start", "window_end")])
 
 
@@ -90,6 +94,7 @@ def window_operator(
     processing_time: bool = False,
     max_parallelism: int | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
+    name: str | None = None,
 ) -> DataFrame:
     """Assign the rows of each key to windows, on a streaming or batch DataFrame, and return the results.
 
@@ -134,6 +139,9 @@ def window_operator(
     watermark, processing_time, max_parallelism, side_outputs
         As in `timerheap.spark.process`. Processing-time windows require ``processing_time=True`` and a
         stream.
+    name : str, optional
+        Name of the operator, by which its metrics are reported and its state is found when a changed query
+        continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
 
     Returns
     -------
@@ -142,7 +150,7 @@ def window_operator(
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentTypeError, ArgumentValueError
         If an argument is invalid, before the query starts.
 
     Notes
@@ -168,93 +176,116 @@ def window_operator(
             "flights bigint", "at", accumulator_type=Types.LONG(), late="emit",
             watermark=WatermarkStrategy.for_bounded_out_of_orderness(5_000))
     """
-    # Here, since workers import this module for `_Windows`.
-    from timerheap.spark._plan.arguments import (
-        Columns,
-        Input,
-        late_rows,
-        parsed_schema,
-        query_of,
-        sendable,
-        ungrouped,
-    )
-    from timerheap.spark._plan.build import build, marked
-    from timerheap.spark._plan.outputs import side_tags
-    from timerheap.spark._process.function_runners import work_of
-
     rows, grouping = ungrouped("df", df, "key", key)
     if assigner is None or function is None:
-        raise TypeError(
+        raise ArgumentTypeError(
             "assigner and function must be passed, by name if df is grouped, got "
             f"{assigner!r} and {function!r}"
         )
     by = assigner if isinstance(assigner, WindowedBy) else WindowedBy(assigner)
     source = Input.checked(Columns("df", rows), grouping, event_time, watermark, order=order)
-    fields = [source.df.schema[name] for name in source.key]
-    labels = [
-        StructField(shown_name(field.name), field.dataType, field.nullable, field.metadata)
-        for field in fields
-    ]
     result = parsed_schema(output_schema)
-    function = as_window_function(function)
-    accumulates = isinstance(function, AggregateFunction) and by.evictor is None
-    options: dict[str, Any] = {
-        "trigger": by.trigger,
-        "evictor": by.evictor,
-        "allowed_lateness": by.allowed_lateness,
-        "accumulator_type": accumulator_type,
-        "element_type": None if accumulates else _element_type(to_arrow_schema(nullable(source.rows))),
-    }
-    # This checks the user's arguments before they are wrapped.
-    WindowOperator(by.assigner, function, window_function, **options)
-    sendable(function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction)
-    _times(by.assigner, source.event_time, processing_time)
-    emits = late_rows(late) == "emit"
-    if emits and not by.assigner.is_event_time():
-        raise ValueError(f'late must be "drop" with {by.assigner!r}, for which no row is late, got {late!r}')
+    functions = WindowFunctions.checked(by, function, window_function, accumulator_type, source.rows)
+    _expect_fitting_time(by.assigner, source.event_time, processing_time)
+    emits = late_choice(late) == "emit"
     by_event_time = order == "event_time"
-    if by_event_time and not_negative("allowed_lateness", by.allowed_lateness):
-        raise ValueError(
-            f'allowed_lateness must be 0 with order="event_time", got {by.allowed_lateness!r}; no row behind '
-            "the watermark reaches a window there: use a watermark with more delay"
-        )
+    _expect_lateness(by, late, emits, by_event_time)
     sends_late = emits and not by_event_time  # with order="event_time" none reaches a window
-    label = partial(_Labelled, keys=len(source.key), names=result.names)
-    if isinstance(function, (AggregateFunction, ReduceFunction)):
-        labelled: tuple[Any, ...] = function, label(window_function)
-    else:
-        labelled = (label(function),)
-    hosted = _Windows(by.assigner, *labelled, late=_late if sends_late else None, **options)
-    # Windows that touch are one session: the row that begins where a session ends comes before its timer.
-    hosted._timers_wait = int(isinstance(by.assigner, MergingWindowAssigner))
+    hosted = functions.hosted(len(source.key), result.names, late_tagged if sends_late else None)
     query = query_of(
         work_of(sendable(hosted, KeyedProcessFunction)),
-        _result_type(labels, result),
+        _result_type(source, result),
         source,
         order=order,
         late=late if by_event_time else None,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
-        side_outputs=side_tags(side_outputs, function, window_function),
+        side_outputs=side_tags(side_outputs, functions.function, window_function),
+        name=name,
     )
     if sends_late:
         query = replace(query, late_row=source.rows)
     return build(query, marked(source))
 
 
-def _times(assigner: WindowAssigner, time: str | None, processing_time: bool) -> None:
+@dataclass(frozen=True)
+class WindowFunctions:
+    """The user's functions of windows, and how the windows keep their rows."""
+
+    by: WindowedBy
+    function: Any
+    window_function: ProcessWindowFunction | WindowFunction | None
+    options: dict[str, Any]  # of a `WindowOperator`
+
+    @classmethod
+    def checked(
+        cls,
+        by: WindowedBy,
+        function: Any,
+        window_function: ProcessWindowFunction | WindowFunction | None,
+        accumulator_type: object,
+        rows: StructType,
+    ) -> WindowFunctions:
+        """Check the user's arguments, before they are wrapped."""
+        function = as_window_function(function)
+        accumulates = isinstance(function, AggregateFunction) and by.evictor is None
+        options: dict[str, Any] = {
+            "trigger": by.trigger,
+            "evictor": by.evictor,
+            "allowed_lateness": by.allowed_lateness,
+            "accumulator_type": accumulator_type,
+            "element_type": None if accumulates else _element_type(to_arrow_schema(nullable(rows))),
+        }
+        WindowOperator(by.assigner, function, window_function, **options)
+        sendable(function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction)
+        return cls(by, function, window_function, options)
+
+    def hosted(self, keys: int, names: list[str], late: Callable[..., Any] | None) -> HostedWindows:
+        """Return the function that tasks run; its results have `keys` columns of the key, and the `names`.
+
+        late: called with an element that is too late, and the context
+        """
+        label = partial(Labelled, keys=keys, names=names)
+        if isinstance(self.function, (AggregateFunction, ReduceFunction)):
+            labelled: tuple[Any, ...] = self.function, label(self.window_function)
+        else:
+            labelled = (label(self.function),)
+        hosted = HostedWindows(self.by.assigner, *labelled, late=late, **self.options)
+        # Windows that touch are one session: the row that begins where a session ends comes before its timer.
+        hosted._timers_wait = int(isinstance(self.by.assigner, MergingWindowAssigner))
+        return hosted
+
+
+def _expect_lateness(by: WindowedBy, late: str, emits: bool, by_event_time: bool) -> None:
+    """Raise if the windows have no late rows to emit, or wait for rows that do not reach them."""
+    if emits and not by.assigner.is_event_time():
+        raise ArgumentValueError(
+            f'late must be "drop" with {by.assigner!r}, for which no row is late, got {late!r}'
+        )
+    if by_event_time and not_negative("allowed_lateness", by.allowed_lateness):
+        raise ArgumentValueError(
+            f'allowed_lateness must be 0 with order="event_time", got {by.allowed_lateness!r}; no row behind '
+            "the watermark reaches a window there: use a watermark with more delay"
+        )
+
+
+def _expect_fitting_time(assigner: WindowAssigner, time: str | None, processing_time: bool) -> None:
     if assigner.is_event_time():
         if time is None:
-            raise ValueError(f"event_time must name the event-time column with {assigner!r}, got None")
+            raise ArgumentValueError(
+                f"event_time must name the event-time column with {assigner!r}, got None"
+            )
     elif not processing_time and not isinstance(assigner, (GlobalWindows, CountWindowAssigner)):
-        raise ValueError(f"processing_time must be True with {assigner!r}, got {processing_time!r}")
+        raise ArgumentValueError(f"processing_time must be True with {assigner!r}, got {processing_time!r}")
 
 
-def _result_type(keys: list[StructField], result: StructType) -> StructType:
-    whole = StructType([*keys, *_BOUNDS, *result])
+def _result_type(source: Input, result: StructType) -> StructType:
+    keys = [source.df.schema[name] for name in source.key]
+    labels = [StructField(shown_name(key.name), key.dataType, key.nullable, key.metadata) for key in keys]
+    whole = StructType([*labels, *_BOUNDS, *result])
     taken = sorted({name for name in whole.names if whole.names.count(name) > 1})
     if taken:
-        raise ValueError(
+        raise ArgumentValueError(
             f"output_schema must not repeat the columns of the key and of the window, got {taken[0]!r}; "
             "leave it out, or rename it"
         )
@@ -268,75 +299,3 @@ def _element_type(rows: pa.Schema) -> pa.DataType:
 def _local(type_: pa.DataType) -> pa.DataType:
     """Return the type of a column as rows have it, with moments in local time."""
     return pa.timestamp(type_.unit, LOCAL) if getattr(type_, "tz", None) else type_
-
-
-class _Windows(WindowOperator, KeyedProcessFunction):
-    """The window operator as a function that `process` runs."""
-
-    _any_order = True
-
-
-def _late(value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
-    late_by = ctx.timer_service().current_watermark() + 1 - ctx.timestamp()
-    return [(_LATE, (*value, min(late_by, MAX_WATERMARK)))]
-
-
-class _Labelled(ProcessWindowFunction):
-    """Adds the key and the window to the results of a window function."""
-
-    def __init__(self, function: Any, keys: int, names: list[str]) -> None:
-        self._function = function  # None if the elements themselves are the results
-        self._keys = keys  # the number of columns
-        self._names = names
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        if self._function is not None:
-            self._function.open(runtime_context)
-
-    def close(self) -> None:
-        if self._function is not None:
-            self._function.close()
-
-    def clear(self, context: ProcessWindowFunction.Context) -> None:
-        if isinstance(self._function, ProcessWindowFunction):
-            self._function.clear(context)
-
-    def process(self, key: Any, context: ProcessWindowFunction.Context, elements: Any) -> Iterable[Any]:
-        function, window = self._function, context.window()
-        if isinstance(function, ProcessWindowFunction):
-            results = records("process", function.process(key, context, elements))
-        elif function is not None:
-            results = records("apply", function.apply(key, window, elements))
-        else:
-            results = elements
-        keys = (key,) if self._keys == 1 else key
-        label = (*keys, _timestamp(window.start), _timestamp(window.end))
-        for result in results:
-            if is_tagged(result):
-                yield result
-                continue
-            yield (*label, *self._row(result))
-
-    def _row(self, result: Any) -> tuple[Any, ...]:
-        names = self._names
-        if isinstance(result, Row):
-            result = result.as_dict() if result.has_field_names() else tuple(result)
-        if isinstance(result, dict) and result.keys() <= set(names):
-            return tuple(result.get(name) for name in names)
-        if isinstance(result, tuple if len(names) == 1 else (tuple, list)) and len(result) == len(names):
-            return tuple(result)
-        if len(names) == 1 and not isinstance(result, (tuple, dict)):
-            return (result,)
-        raise ValueError(
-            f"the window's function must return results that fit output_schema's columns {names}, got "
-            f"{result!r}; return a tuple or Row with {len(names)} values, or a dict with these names"
-        )
-
-
-def _timestamp(millis: int | None) -> datetime | None:
-    try:
-        return None if millis is None else _EPOCH + timedelta(milliseconds=millis)
-    except OverflowError:
-        raise ValueError(
-            f"window_start and window_end must be between the years 1 and 9999, got {millis} ms"
-        ) from None

@@ -11,17 +11,19 @@ import pyarrow as pa
 
 from timerheap._native._core import row_order
 from timerheap.output_tag import OutputTag
-from timerheap.spark._arrow import KeyedRows, fitting, narrow, wide
+from timerheap.spark._arrow import KeyedRows, fitting, narrow, struct_of, wide
 from timerheap.spark._columns import HIDDEN, INPUT, TIME
+from timerheap.spark._event_times import exact_times, times_after, units_in_ms
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import content_order
-from timerheap.spark._group.tables import StateTable
-from timerheap.spark._group.watermark import is_late
+from timerheap.spark._group.value_state import StateTable
 from timerheap.spark._query import Query
+from timerheap.spark._worker.keyed_work import KeyedWork
+from timerheap.spark._worker.lateness import set_aside, timely
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork, RowsAhead, Runner
-from timerheap.timer import MAX_WATERMARK, lateness
+from timerheap.spark._worker.runner import Runner
+from timerheap.timer import MAX_WATERMARK
 
 VERSION = "right"
 """The state of each key: its newest right row up to the watermark."""
@@ -46,7 +48,7 @@ class AsofJoinWork(KeyedWork):
     unmatched: the side output of rows without a match
     """
 
-    columns: tuple[Mapping[str, str], Mapping[str, str]]
+    columns: tuple[Mapping[str, str], ...]
     results: tuple[tuple[int, str], ...]
     version: Mapping[str, str]
     ties: tuple[str, ...]
@@ -112,7 +114,6 @@ class AsofJoinRunner(Runner):
     fired_timers = 0
 
     def __init__(self, work: AsofJoinWork, query: Query) -> None:
-        self.rows_ahead = RowsAhead()  # none: timers only remove state
         self._work, self._query = work, query
         self._result, self._tag = query.result_schema, work.unmatched
         fields = [query.schema.field(carrier).with_name(name) for name, carrier in work.version.items()]
@@ -121,7 +122,7 @@ class AsofJoinRunner(Runner):
         self._type = pa.struct(fields)
         self._carriers = list(work.version.values())
         self._time = self._carriers.index(TIME)
-        self._unit = 1 if pa.types.is_int64(query.schema.field(TIME).type) else 1000  # of a time, in 1 ms
+        self._unit = units_in_ms(query.schema.field(TIME).type)
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
         state = group.state(VERSION, "value", self._type)
@@ -131,18 +132,18 @@ class AsofJoinRunner(Runner):
 
     def replay(self, rows: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Join rows, in any order, and keep the newest right row of each key."""
-        order = self._in_time(rows, order)
-        times = self._times(rows.rows.column(TIME))
+        order = timely(rows, order, self._watermark, self._late)
+        times = exact_times(rows.rows.column(TIME))
         of_right = rows.rows.column(INPUT).to_numpy()[order] == 1
         left, every_right = order[~of_right], order[of_right]
         right = self._distinct(rows, times, every_right)
         both = np.concatenate([left, right])
         found = search(rows.ids[both], times[both], len(left), self._work.exact, self._tag is not None)
         stored = self._versions.get_many(found.asked)
-        there = np.append(~self._deleted(rows.rows, right), _mask(stored.is_valid()))
+        there = np.append(~self._deleted(rows.rows, right), _bools(stored.is_valid()))
         matched = there[found.match]
         if self._work.tolerance is not None:
-            of_match = np.append(times[right], self._times(stored.field(self._time)))[found.match]
+            of_match = np.append(times[right], exact_times(stored.field(self._time)))[found.match]
             # Unsigned, since int64 may overflow; what is found is not after the left row.
             age = times[left].view(np.uint64) - of_match.view(np.uint64)
             matched &= age <= np.uint64(min(self._work.tolerance * self._unit, (1 << 64) - 1))
@@ -153,41 +154,28 @@ class AsofJoinRunner(Runner):
         if self._tag is None:
             self._keep(rows.rows, newest, found.keys, kept, expiry)
         else:
-            used = np.append(~there[: len(right)], _mask(stored.field(MATCHED).fill_null(True)))
+            used = np.append(~there[: len(right)], _bools(stored.field(MATCHED).fill_null(True)))
             used[found.match[matched]] = True
             gone = ~used[: len(right)]
             gone[found.newest[kept]] = False
             lost = np.setdiff1d(every_right, right)
             lost = np.concatenate([left[~matched], right[gone], lost[~self._deleted(rows.rows, lost)]])
-            self._output.batch((self._tag, self._sides(rows.rows, lost)), "join_asof")
+            self._output.batch((self._tag, self._sides(rows.rows.take(pa.array(lost)))), "join_asof")
             self._emit_unmatched(found.asked, stored, found.superseded & ~used[len(right) :])
-            used_now = used[len(right) :] & ~found.superseded & _mask(stored.is_valid())
+            used_now = used[len(right) :] & ~found.superseded & _bools(stored.is_valid())
             self._mark(found.asked, stored, used_now)
             self._keep(rows.rows, newest, found.keys, kept, expiry, used[found.newest])
         self._forget(watermark)
 
-    def _times(self, column: pa.Array) -> np.ndarray:
-        """Return times in their own unit, which is finer than the watermark's: int64, 0 for null."""
-        return column.view(pa.int64()).fill_null(0).to_numpy()
+    def _late(self, rows: KeyedRows, late_by: np.ndarray) -> None:
+        set_aside(self._query, self.dropped, self._group, rows, late_by, self._output, self._sides)
 
-    def _in_time(self, rows: KeyedRows, order: np.ndarray) -> np.ndarray:
-        """Return the positions of the rows that are not late."""
-        late = is_late(rows.timestamps[order], self._watermark)
-        if not late.any():
-            return order
-        at = order[late]
-        self._group.late_rows += len(at)
-        if self._output.takes_late:
-            self._output.late(self._sides(rows.rows, at), lateness(self._watermark, rows.timestamps[at]))
-        return order[~late]
-
-    def _sides(self, rows: pa.RecordBatch, at: np.ndarray) -> pa.RecordBatch:
+    def _sides(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows as a struct for each input, one of which is null."""
-        taken = rows.take(pa.array(at))
-        number = taken.column(INPUT).to_numpy()
+        number = rows.column(INPUT).to_numpy()
         structs = [
             pa.StructArray.from_arrays(
-                [taken.column(carrier) for carrier in columns.values()],
+                [rows.column(carrier) for carrier in columns.values()],
                 names=list(columns),
                 mask=pa.array(number != side),
             )
@@ -201,13 +189,15 @@ class AsofJoinRunner(Runner):
         right = content_order(columns, times, rows.ids, right)
         ids, at = rows.ids[right], times[right]
         last = np.append((ids[1:] != ids[:-1]) | (at[1:] != at[:-1]), True)
-        return right[last[: len(right)]]
+        distinct: np.ndarray = right[last[: len(right)]]
+        return distinct
 
     def _deleted(self, rows: pa.RecordBatch, at: np.ndarray) -> np.ndarray:
         if self._work.deleted is None:
             return np.zeros(len(at), bool)
         column = rows.column(self._work.deleted).fill_null(False)
-        return _mask(column)[at]
+        deleted: np.ndarray = _bools(column)[at]
+        return deleted
 
     def _emit(
         self,
@@ -245,8 +235,7 @@ class AsofJoinRunner(Runner):
         """Return the watermark from which on no left row can match right rows of these times, in ms."""
         if self._work.tolerance is None:
             return np.full(len(timestamps), MAX_WATERMARK)
-        longest = MAX_WATERMARK - np.maximum(timestamps, 0)
-        return timestamps + np.minimum(longest, self._work.tolerance)
+        return times_after(timestamps, self._work.tolerance)
 
     def _keep(
         self,
@@ -266,14 +255,14 @@ class AsofJoinRunner(Runner):
         columns = [rows.column(carrier).take(pa.array(newest)) for carrier in self._carriers]
         if used is not None:
             columns.append(pa.array(used))
-        self._versions.put_many(ids, _structs(columns, self._type, ~kept))
+        self._versions.put_many(ids, struct_of(columns, self._type, ~kept))
 
     def _mark(self, ids: np.ndarray, stored: pa.StructArray, used: np.ndarray) -> None:
-        new = np.flatnonzero(used & ~_mask(stored.field(MATCHED).fill_null(True)))
+        new = np.flatnonzero(used & ~_bools(stored.field(MATCHED).fill_null(True)))
         if len(new):
             columns = stored.take(pa.array(new)).flatten()
             columns[-1] = pa.array(np.ones(len(new), bool))
-            self._versions.put_many(ids[new], _structs(columns, self._type, np.zeros(len(new), bool)))
+            self._versions.put_many(ids[new], struct_of(columns, self._type, np.zeros(len(new), bool)))
 
     def _forget(self, watermark: int) -> None:
         """Remove the right rows that no left row can match any more."""
@@ -284,7 +273,7 @@ class AsofJoinRunner(Runner):
         if len(ids):
             if self._tag is not None:
                 stored = self._versions.get_many(ids)
-                self._emit_unmatched(ids, stored, ~_mask(stored.field(MATCHED).fill_null(True)))
+                self._emit_unmatched(ids, stored, ~_bools(stored.field(MATCHED).fill_null(True)))
             self._versions.put_many(ids, pa.nulls(len(ids), self._type))
 
     def _emit_unmatched(self, ids: np.ndarray, stored: pa.StructArray, unmatched: np.ndarray) -> None:
@@ -306,10 +295,6 @@ class AsofJoinRunner(Runner):
         )
 
 
-def _mask(column: pa.Array) -> np.ndarray:
-    return column.to_numpy(zero_copy_only=False)
-
-
-def _structs(columns: list[pa.Array], type_: pa.DataType, null: np.ndarray) -> pa.StructArray:
-    fields = [field.with_type(column.type) for field, column in zip(type_, columns, strict=True)]
-    return pa.StructArray.from_arrays(columns, fields=fields, mask=pa.array(null))
+def _bools(column: pa.Array) -> np.ndarray:
+    mask: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return mask

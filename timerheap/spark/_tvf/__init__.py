@@ -1,0 +1,1 @@
+"""Windows of SQL on DataFrames, over the slices and sessions of `timerheap.tvf`."""

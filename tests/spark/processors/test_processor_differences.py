@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from timerheap.spark import transform_with_state, transform_with_state_in_pandas
 from timerheap.spark._processors.processor_states import DeclaredState
-from timerheap.spark._processors.spark_values import StructCodec
+from timerheap.spark._processors.state_codec import StructCodec
 
 ROWS = T.StructType().add("k", T.StringType()).add("n", T.LongType())
 LONG = T.StructType().add("n", T.LongType())

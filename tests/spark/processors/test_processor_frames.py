@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from timerheap.spark._compat import to_record_batch
 from timerheap.spark._processors import processor_records as processor_frames
-from timerheap.spark._processors.processor_records import FrameSettings, columns_of, sliced
+from timerheap.spark._processors.processor_records import FrameSettings, frame_columns, sliced
 
 RESULT = T.StructType().add("k", T.StringType()).add("what", T.StringType())
 
@@ -154,7 +154,7 @@ def test_slices_of_a_frame_are_those_of_iloc() -> None:
     for start, stop in [(0, 6), (2, 5), (3, 3), (5, 6)]:
         part = sliced(frame, start, stop)
         pdt.assert_frame_equal(part, frame.iloc[start:stop].reset_index(drop=True))
-    for number, column in enumerate(columns_of(frame)):
+    for number, column in enumerate(frame_columns(frame)):
         assert pd.Series(column).equals(frame.iloc[:, number])
     part = sliced(frame, 2, 4)
     part["i"] = -1

@@ -21,7 +21,7 @@ from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from timerheap.spark._processors.processor_states import DeclaredState
-from timerheap.spark._processors.spark_values import StructCodec
+from timerheap.spark._processors.state_codec import StructCodec
 
 ROWS = T.StructType().add("k", T.StringType()).add("ops", T.StringType())
 RESULT = T.StructType().add("k", T.StringType()).add("what", T.StringType())

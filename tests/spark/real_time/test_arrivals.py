@@ -93,6 +93,31 @@ def test_a_time_without_rows_ends() -> None:
         assert taken(arrivals) == []
 
 
+class WrongPoll:
+    """Says a few times that there are bytes, as the poll of a kernel may do."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self.times, self.own = 0, arrivals._poll
+
+    def poll(self, timeout: float) -> object:
+        self.times += 1
+        return self.own.poll(timeout) if self.times == 50 else True
+
+
+def test_a_poll_without_bytes_is_not_the_end() -> None:
+    with connected() as (ours, arrivals, _):
+        wrong = arrivals._poll = WrongPoll(arrivals)  # type: ignore[assignment]
+        assert arrivals.take(0.05) == []
+        assert wrong.times > 1
+        ours.sendall(stream_of([(1, "a")]))
+        assert taken(arrivals) == [(1, "a")]
+    with connected() as (ours, arrivals, _):
+        arrivals._poll = WrongPoll(arrivals)  # type: ignore[assignment]
+        ours.close()
+        with pytest.raises(EOFError, match="Spark has closed the input"):
+            arrivals.take(LONG)
+
+
 def test_a_closed_stream_is_an_error_and_not_an_end() -> None:
     data = stream_of([(1, "a")])
     with connected() as (ours, arrivals, _):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from timerheap.spark._group.checkpoint import MANIFEST
+from timerheap.spark._group.stored.kinds import MANIFEST
 from timerheap.spark._state.epoch_store import EpochStore
 
 FILES = fs.LocalFileSystem()

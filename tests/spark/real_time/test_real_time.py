@@ -12,12 +12,11 @@ from typing import Any
 
 import pyspark
 import pytest
+from children import PROGRAMS, import_path
 from streams import with_settings
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction
-
-SUPPORT = Path(__file__).resolve().parents[2] / "support"
 
 pytestmark = [
     pytest.mark.spark,
@@ -28,10 +27,9 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("real_time")
-    path = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
     run = subprocess.run(
-        [sys.executable, SUPPORT / "real_time_child.py", folder],
-        env=os.environ | {"PYTHONPATH": path},
+        [sys.executable, PROGRAMS / "real_time_child.py", folder],
+        env=os.environ | import_path(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

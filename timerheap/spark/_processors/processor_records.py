@@ -24,7 +24,7 @@ from timerheap._native._core import RowSource
 from timerheap._values import detached
 from timerheap.spark._arrow import map_type, narrow
 from timerheap.spark._compat import to_frame, to_record_batch
-from timerheap.spark._group.columns import column_reader, python_values, row_class
+from timerheap.spark._python_rows import column_reader, python_values, row_class
 from timerheap.spark._worker.output import ResultBuffer
 
 _MOST = 1 << 16  # rows of results that become columns at once
@@ -54,14 +54,14 @@ def sliced(frame: pd.DataFrame, start: int, stop: int) -> pd.DataFrame:
 def _by_blocks(frame: Any, start: int, stop: int) -> pd.DataFrame:
     manager = frame._mgr
     blocks = tuple([block.slice_block_rows(slice(start, stop)) for block in manager.blocks])
-    axes = [manager.axes[0], _index(stop - start)]
+    axes = [manager.axes[0], _row_numbers(stop - start)]
     part = _internals.BlockManager(blocks, axes, verify_integrity=False)
     # Which block a column is in. Without them, each part would find out when its first column is read.
     part._blknos, part._blklocs = manager.blknos.copy(), manager.blklocs.copy()
     return cast(pd.DataFrame, frame._constructor_from_mgr(part, axes))
 
 
-def columns_of(frame: Any) -> list[Any]:
+def frame_columns(frame: Any) -> list[Any]:
     """Return the columns of a DataFrame as arrays of NumPy or pandas."""
     try:
         return [frame._mgr.iget_values(number) for number in range(len(frame.columns))]
@@ -74,7 +74,7 @@ def columns_of(frame: Any) -> list[Any]:
 
 
 @lru_cache(maxsize=64)
-def _index(n: int) -> pd.RangeIndex:
+def _row_numbers(n: int) -> pd.RangeIndex:
     return pd.RangeIndex(n)
 
 
@@ -113,7 +113,7 @@ class FrameRecords:
         """Return rows of a schema, but with 64-bit offsets, sorted by their `key` columns."""
         rows = narrow(rows, schema)
         keys = {name: rows.column(name) for name in key}
-        columns = [_widened(in_zone(column, self._zone)) for column in rows.columns]
+        columns = [_as_in_frame(in_zone(column, self._zone)) for column in rows.columns]
         batch = pa.RecordBatch.from_arrays(columns, names=[str(i) for i in range(len(columns))])
         frame = to_frame(batch, self._zone)
         frame.columns = pd.Index(rows.schema.names)
@@ -134,7 +134,7 @@ class FrameRecords:
                 )
             if not len(frame):
                 continue
-            columns = columns_of(frame)
+            columns = frame_columns(frame)
             shape = (tuple(frame.columns), *(column.dtype for column in columns))
             if shape != self._shape:
                 self.flush()
@@ -165,7 +165,7 @@ class FrameRecords:
         # would be inferred for the values of all frames; and an error is to be that of its frame.
         if len(pending) > 1:
             with suppress(Exception):
-                return [self._batch([_joined(parts) for parts in zip(*pending, strict=True)], infer=False)]
+                return [self._batch([_as_one(parts) for parts in zip(*pending, strict=True)], infer=False)]
         return [self._batch(columns) for columns in pending]
 
     def _batch(self, columns: list[Any], infer: bool = True) -> pa.RecordBatch:
@@ -183,13 +183,13 @@ class FrameRecords:
         )
 
 
-def _joined(parts: tuple[Any, ...]) -> Any:
+def _as_one(parts: tuple[Any, ...]) -> Any:
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     return type(parts[0])._concat_same_type(parts)  # an extension array of pandas
 
 
-def _widened(column: pa.Array) -> pa.Array:
+def _as_in_frame(column: pa.Array) -> pa.Array:
     """Return a column in the type that a frame of Python numbers has."""
     if is_.is_integer(column.type):
         return column.cast(pa.int64())

@@ -12,10 +12,12 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, StatefulProcessorHandle, ValueState
 
+from timerheap._key_timers import KeyTimerService
 from timerheap._native._core import CurrentKey
-from timerheap.spark._processors.spark_values import LONG, StructCodec, UnsafeOrder, refusal
+from timerheap.errors import ArgumentValueError
+from timerheap.spark._functions.state_handles import CONTENTS
+from timerheap.spark._processors.state_codec import LONG, StructCodec, UnsafeOrder, refusal
 from timerheap.spark._query import TimeMode
-from timerheap.spark._worker.states import CONTENTS, KeyTimerService
 from timerheap.state_ttl import StateTtlConfig
 
 Schema = T.StructType | str
@@ -157,7 +159,7 @@ class _MapState(ProcessorState, MapState):
         super().__init__(name, declared, scope)
         for field in declared.schemas[0]:
             if isinstance(field.dataType, (T.ArrayType, T.MapType, T.StructType)):
-                raise ValueError(
+                raise ArgumentValueError(
                     f"state {name!r}: the fields of a map's keys must be of atomic types, got {field.name!r} "
                     f"of type {field.dataType.simpleString()}; use several fields, or a string"
                 )
@@ -176,7 +178,8 @@ class _MapState(ProcessorState, MapState):
 
     def containsKey(self, key: Any) -> bool:
         key_id = self._key("checking if map state contains key")
-        return self._table.find(key_id, self._keys.encode_key(key))[0]
+        found: bool = self._table.find(key_id, self._keys.encode_key(key))[0]
+        return found
 
     def updateValue(self, key: Any, value: Any) -> None:
         key_id = self._key("updating map state value")
@@ -234,15 +237,18 @@ class ProcessorHandle(StatefulProcessorHandle):
         self._declare = declare
 
     def getValueState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> ValueState:
-        return self._state("value", stateName, (schema,), ttlDurationMs)
+        state: ValueState = self._state("value", stateName, (schema,), ttlDurationMs)
+        return state
 
     def getListState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> ListState:
-        return self._state("list", stateName, (schema,), ttlDurationMs)
+        state: ListState = self._state("list", stateName, (schema,), ttlDurationMs)
+        return state
 
     def getMapState(
         self, stateName: str, userKeySchema: Schema, valueSchema: Schema, ttlDurationMs: int | None = None
     ) -> MapState:
-        return self._state("map", stateName, (userKeySchema, valueSchema), ttlDurationMs)
+        state: MapState = self._state("map", stateName, (userKeySchema, valueSchema), ttlDurationMs)
+        return state
 
     def _state(self, shape: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
         doing = f"initializing {shape} state"

@@ -11,33 +11,30 @@ from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DataType, StructType
 
-from timerheap.spark._columns import distinct
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
+from timerheap.spark._columns import FOLLOWED, distinct
 from timerheap.spark._compat import on_connect, refuse_connect
+from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._plan.arguments import (
-    DELAY,
-    ColumnOrName,
-    Columns,
-    arrow_schema,
-    data_frame,
-    key_columns,
-    key_groups,
-    parsed_ddl,
-    parsed_schema,
-    sendable,
-    types_in,
-    ungrouped,
-)
-from timerheap.spark._plan.build import Start, build, packed
+from timerheap.spark._plan.assemble import key_groups
+from timerheap.spark._plan.build import build, packed
+from timerheap.spark._plan.computed_columns import DELAY, Columns, spark_delay
+from timerheap.spark._plan.named_columns import ColumnOrName, data_frame, key_columns, types_in, ungrouped
+from timerheap.spark._plan.operator_names import checked_name
+from timerheap.spark._plan.schemas import arrow_schema, parsed_ddl, parsed_schema
+from timerheap.spark._plan.starts import Start
+from timerheap.spark._plan.upstream import effective_strategy
 from timerheap.spark._processors.processor_partition import ProcessorWork, initial_query
 from timerheap.spark._processors.processor_records import FrameSettings
 from timerheap.spark._processors.processor_states import DeclaredState, ProcessorHandle, Scope
-from timerheap.spark._query import Query, TimeMode
+from timerheap.spark._query import Query, StateChanges, TimeMode
 from timerheap.spark._settings import NO_LIMIT, RECORDS, batch_bytes, is_set
+from timerheap.spark._state.initial_contents import start_of
 from timerheap.spark._state.initial_state import InitialState
-from timerheap.spark._state.starts import start_of
 from timerheap.spark._worker.driver_mail import Mail
-from timerheap.spark._worker.operator import Rehearsal
+from timerheap.spark._worker.errors import add_call
+from timerheap.spark._worker.work import Rehearsal
+from timerheap.watermarks import WatermarkStrategy
 
 _TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
 _SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
@@ -56,6 +53,7 @@ def run_processor(
     initial_state: object,
     event_time_column_name: str,
     max_parallelism: int | None,
+    name: str | None,
 ) -> DataFrame:
     """Return the result of a processor; see `timerheap.spark.transform_with_state`."""
     rows, grouping = ungrouped("df", df, "key", key)
@@ -66,9 +64,11 @@ def run_processor(
     sent: StatefulProcessor = sendable(processor, StatefulProcessor, argument="processor", opener="init")
     mode = _TIME_MODES.get(time_mode.lower()) if isinstance(time_mode, str) else None
     if mode is None:
-        raise ValueError(f'time_mode must be "None", "ProcessingTime" or "EventTime", got {time_mode!r}')
+        raise ArgumentValueError(
+            f'time_mode must be "None", "ProcessingTime" or "EventTime", got {time_mode!r}'
+        )
     if not isinstance(output_mode, str):
-        raise TypeError(f'output_mode must be "Append" or "Update", got {output_mode!r}')
+        raise ArgumentTypeError(f'output_mode must be "Append" or "Update", got {output_mode!r}')
     start: Start | None
     initial: DataFrame | None = None
     initial_key: list[str] = []
@@ -78,7 +78,13 @@ def run_processor(
         initial, initial_key = _initial_rows(initial_state, df, keys)
         start = None if initial is None else _InitialRows(initial)
     handle = _rehearsed(sent, mode)
-    event_time = _event_time(df)
+    event_time = _watermarked_column(df)
+    watermarks: tuple[WatermarkStrategy, ...] = ()
+    if mode == "EventTime" and event_time and df.isStreaming:
+        delay = spark_delay(df, event_time[0]) or 0
+        own = WatermarkStrategy.for_bounded_out_of_orderness(delay)
+        strategy = effective_strategy("df", "withWatermark()", df, own)
+        watermarks = () if strategy is own else (strategy,)
     query = Query(
         work=ProcessorWork(
             processor=sent,
@@ -96,20 +102,21 @@ def run_processor(
         rows=df.schema,
         result=parsed_schema(output_schema),
         event_time=None,
-        watermarks=(),
-        channels=(),
+        watermarks=watermarks,
+        channels=(FOLLOWED,) * len(watermarks),
         order="arrival",
         time_mode=mode,
         max_parallelism=max_parallelism,
+        name=checked_name(name),
         announces=event_time != () and mode == "EventTime",
-        drop_state=tuple(sorted(handle.deleted)),
+        state_changes=StateChanges(tuple(sorted(handle.deleted))),
     )
     return build(query, df, start=start, output_mode=output_mode, event_time_column=event_time_column_name)
 
 
 @dataclass(frozen=True)
 class _InitialRows:
-    """Rows for ``handleInitialState``; see `timerheap.spark._plan.build.Start`."""
+    """Rows for ``handleInitialState``; see `timerheap.spark._plan.starts.Start`."""
 
     rows: DataFrame
 
@@ -140,14 +147,14 @@ def _key_columns(source: str, df: DataFrame, argument: str, key: object) -> list
     columns = Columns(source, df)
     names = columns.many(argument, key)
     if columns.df is not df:
-        raise ValueError(
+        raise ArgumentValueError(
             f"{argument} must be columns of {source} for a processor, got the expression {key!r}; add "
             f"it with {source}.withColumn() first"
         )
     return key_columns(df, argument, names)
 
 
-def _event_time(df: DataFrame) -> tuple[str, ...]:
+def _watermarked_column(df: DataFrame) -> tuple[str, ...]:
     """Return the path of the column that has Spark's watermark; of a window, it is the end that counts."""
     for field in df.schema:
         if DELAY in field.metadata:
@@ -162,7 +169,7 @@ def _initial_rows(
         return None, []
     refuse_connect(df.sparkSession, "initial_state")
     if not isinstance(initial_state, GroupedData):
-        raise TypeError(
+        raise ArgumentTypeError(
             "initial_state must be a grouped DataFrame, such as initial.groupBy('key'), or an InitialState, "
             f"got {type(initial_state).__name__}"
         )
@@ -171,7 +178,7 @@ def _initial_rows(
     types = [rows.schema[name].dataType for name in names]
     wanted = [df.schema[name].dataType for name in keys]
     if types != wanted:
-        raise ValueError(
+        raise ArgumentValueError(
             "initial_state must be grouped by columns of the types of key, "
             f"{[t.simpleString() for t in wanted]}, got {[t.simpleString() for t in types]}; cast them"
         )
@@ -189,21 +196,21 @@ class _RecordingHandle(ProcessorHandle):
     def _parsed(
         self, name: str, shape: str, schemas: tuple[StructType | str, ...], ttl: int | None
     ) -> DeclaredState:
-        parsed = tuple(_schema(name, schema) for schema in schemas)
+        parsed = tuple(_state_schema(name, schema) for schema in schemas)
         declared = self.declared[name] = DeclaredState(cast(Literal["value"], shape), parsed, ttl)
         return declared
 
 
-def _schema(name: str, schema: object) -> StructType:
+def _state_schema(name: str, schema: object) -> StructType:
     parsed = parsed_ddl(f"the schema of state {name!r}", schema)
     if not isinstance(parsed, StructType):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"the schema of state {name!r} must be a StructType, or a DDL string such as 'n bigint', got "
             f"{schema!r}"
         )
     twice = [field for names in _field_names(parsed) for field in names if names.count(field) > 1]
     if twice:
-        raise ValueError(
+        raise ArgumentValueError(
             f"the schema of state {name!r} must have unique field names, got {twice[0]!r} more than once; "
             "rename the field"
         )
@@ -225,9 +232,10 @@ def _rehearsed(processor: StatefulProcessor, time_mode: TimeMode) -> _RecordingH
         copy.init(handle)
         copy.close()
     except Exception as e:
-        e.add_note(
-            "timerheap: in init() or close() on the driver, which calls both on a copy of the processor to "
-            "learn its states, as Spark does"
+        add_call(
+            e,
+            "in init() or close() on the driver, which calls both on a copy of the processor to learn its "
+            "states, as Spark does",
         )
         raise
     return handle
@@ -244,6 +252,7 @@ def transform_with_state(
     event_time_column_name: str = "",
     *,
     max_parallelism: int | None = None,
+    name: str | None = None,
 ) -> DataFrame:
     """Run a ``pyspark.sql.streaming.StatefulProcessor`` on ``Row`` objects, with state and timers in process.
 
@@ -277,6 +286,9 @@ def transform_with_state(
         Column of the result that is the event time of stateful operators that follow.
     max_parallelism : int, optional
         Number of key groups, 1 to 32768, which a checkpoint keeps; see `process`.
+    name : str, optional
+        Name of the operator, by which its metrics are reported and its state is found when a changed query
+        continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
 
     Returns
     -------
@@ -284,7 +296,7 @@ def transform_with_state(
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentError
         If an argument is wrong, before the query starts.
     PySparkRuntimeError
         Where Spark refuses a call of the handle or of a state, with Spark's error class and text.
@@ -295,7 +307,7 @@ def transform_with_state(
     `initial_state`. Streams need the RocksDB state store.
     """
     given = df, key, processor, output_schema, output_mode, time_mode, initial_state
-    return run_processor("rows", *given, event_time_column_name, max_parallelism)
+    return run_processor("rows", *given, event_time_column_name, max_parallelism, name)
 
 
 def transform_with_state_in_pandas(
@@ -309,6 +321,7 @@ def transform_with_state_in_pandas(
     event_time_column_name: str = "",
     *,
     max_parallelism: int | None = None,
+    name: str | None = None,
 ) -> DataFrame:
     """Run a ``pyspark.sql.streaming.StatefulProcessor`` on DataFrames, with state and timers in process.
 
@@ -319,7 +332,7 @@ def transform_with_state_in_pandas(
     ----------
     df, key, processor, output_schema, output_mode, time_mode
         See `transform_with_state`.
-    initial_state, event_time_column_name, max_parallelism
+    initial_state, event_time_column_name, max_parallelism, name
         See `transform_with_state`.
 
     Returns
@@ -327,4 +340,4 @@ def transform_with_state_in_pandas(
     pyspark.sql.DataFrame
     """
     given = df, key, processor, output_schema, output_mode, time_mode, initial_state
-    return run_processor("frames", *given, event_time_column_name, max_parallelism)
+    return run_processor("frames", *given, event_time_column_name, max_parallelism, name)

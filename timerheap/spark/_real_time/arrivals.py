@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Iterator
 from select import POLLIN, poll
+from socket import MSG_DONTWAIT, MSG_PEEK, socket
 
 import pyarrow as pa
 
@@ -42,6 +43,7 @@ class Arrivals:
         self._stream, self._names = task.stream, names
         self._poll = poll()
         self._poll.register(self._stream, POLLIN)
+        self._socket = socket(fileno=os.dup(self._stream.fileno()))
         self._schema = b""
         self._messages: list[bytes] = []
         self._copy = False  # whether the next message is a copy
@@ -54,18 +56,31 @@ class Arrivals:
             return None
         left = self._buffered()
         if not left:
-            if not self._poll.poll(timeout * 1000):
+            if not self._wait(timeout):
                 return []
             if self._together:
                 time.sleep(_GATHER)
             left = self._buffered()
-            if not left:
-                raise EOFError(_CLOSED)
         size = 0
         while left and not self._ended and size < _MOST:
             size += self._read(left)
             left = self._buffered()
         return self._rows()
+
+    def _wait(self, timeout: float) -> bool:
+        """Return whether there are bytes within the time; raise EOFError if the stream is closed."""
+        until = time.monotonic() + timeout
+        while self._poll.poll(max(until - time.monotonic(), 0) * 1000):
+            try:
+                if self._socket.recv(1, MSG_PEEK | MSG_DONTWAIT):
+                    return True
+            except BlockingIOError:  # a poll may be wrong
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(_GATHER)
+            else:
+                raise EOFError(_CLOSED)
+        return False
 
     def _buffered(self) -> bytes:
         """Return bytes that can be read without waiting, and leave them in the stream."""
@@ -103,6 +118,7 @@ class Arrivals:
     def _keep(self, message: bytes) -> None:
         if message == _END:
             self._ended = True
+            self._socket.close()
         elif not self._schema:
             self._schema = message
         else:

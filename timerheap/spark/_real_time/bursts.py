@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from timerheap.spark._exchange.packed import PACKED_SCHEMA
 from timerheap.spark._exchange.placement import label_of
 
 _HEAD = struct.Struct("<qq")  # the largest event time, and the number of rows
-MESSAGE = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
 
 
 class Seen(NamedTuple):
@@ -36,7 +36,7 @@ def burst(
         pa.array(np.full(len(partitions), sequence)),
         pa.array([head + frames.get(partition, b"") for partition in partitions], pa.binary()),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE)
+    return pa.RecordBatch.from_arrays(columns, schema=PACKED_SCHEMA)
 
 
 def opened(messages: Iterable[tuple[int, bytes]]) -> tuple[list[tuple[int, bytes]], dict[str, Seen]]:
@@ -48,10 +48,10 @@ def opened(messages: Iterable[tuple[int, bytes]]) -> tuple[list[tuple[int, bytes
         if len(blob) > _HEAD.size:
             frames.append((sequence, blob[_HEAD.size :]))
         name = str(sequence >> 32)
-        seen[name] = joint(seen.get(name), Seen(newest, count))
+        seen[name] = seen_in_both(seen.get(name), Seen(newest, count))
     return frames, seen
 
 
-def joint(one: Seen | None, other: Seen) -> Seen:
+def seen_in_both(one: Seen | None, other: Seen) -> Seen:
     """Return what a task has seen in both."""
     return other if one is None else Seen(max(one.newest, other.newest), one.rows + other.rows)

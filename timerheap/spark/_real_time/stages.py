@@ -15,14 +15,16 @@ from timerheap.spark._arrow import event_millis
 from timerheap.spark._columns import AHEAD
 from timerheap.spark._compat import TaskInput, to_arrow_schema
 from timerheap.spark._exchange.codec import frames_of, key_hashes
-from timerheap.spark._exchange.packer import Packer, pairs_of
+from timerheap.spark._exchange.packed import PACKED_SCHEMA
+from timerheap.spark._exchange.packer import Packer
 from timerheap.spark._exchange.placement import Placement
+from timerheap.spark._exchange.unpacker import packed_pairs
 from timerheap.spark._query import Query
 from timerheap.spark._real_time.arrivals import Arrivals
-from timerheap.spark._real_time.bursts import MESSAGE, burst
-from timerheap.spark._real_time.epoch import Epoch, location_of
+from timerheap.spark._real_time.bursts import burst
+from timerheap.spark._real_time.epoch_runner import Epoch, location_of
 from timerheap.spark._worker.driver_mail import Mail
-from timerheap.spark._worker.operator import reported
+from timerheap.spark._worker.errors import reported_errors
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.strategy import MAX_AHEAD
 
@@ -99,12 +101,12 @@ class RealTimeOperator:
         return f"{OPERATOR}{self.name}"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        arrivals = Arrivals(self.input, MESSAGE.names, batches)
-        with reported():
+        arrivals = Arrivals(self.input, PACKED_SCHEMA.names, batches)
+        with reported_errors():
             epoch = Epoch(self.query, self.name, self.mail)
             schema = to_arrow_schema(self.result_type)
             while (found := arrivals.take(epoch.pause())) is not None:
-                results = epoch.step([pair for rows in found for pair in pairs_of(rows)])
+                results = epoch.step([pair for rows in found for pair in packed_pairs(rows)])
                 if results.num_rows:
                     yield from results.cast(schema).to_batches()
             epoch.end()

@@ -7,7 +7,6 @@ import datetime
 import decimal
 import math
 import struct
-from collections.abc import Callable
 from operator import contains
 from typing import Any
 
@@ -17,10 +16,9 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from timerheap._values import exact_class, local_reader, reader
+from timerheap._values import Convert, exact_class, local_reader, reader, unchanged
+from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.spark._compat import nullable, to_arrow_type, with_moments
-
-Convert = Callable[[Any], Any]
 
 _PLAIN = bool, int, float, str, bytes, datetime.datetime, type(None)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -120,7 +118,7 @@ class StructCodec:
         ]
         self._ints = [(at, 1 << (bits - 1)) for at, (_, bits) in enumerate(exact) if bits]
         readers = list(map(reader_of, types))
-        self._readers = None if all(read is _same for read in readers) else readers
+        self._readers = None if all(read is unchanged for read in readers) else readers
 
     def encode(self, data: Any) -> dict[str, Any]:
         """Return what is kept of a value, any iterable; raise the error that Spark or its JVM would raise."""
@@ -178,10 +176,6 @@ def _in_python(value: Any) -> Any:
     return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _coercer(name: str, type_: T.DataType, nullable: bool) -> Convert:
     """Return the function that makes what is kept of a value in Spark's internal form."""
     # A null that the named place forbids becomes zero, or is an error, as in the JVM.
@@ -190,7 +184,9 @@ def _coercer(name: str, type_: T.DataType, nullable: bool) -> Convert:
 
     def coerce(value: Any) -> Any:
         if isinstance(value, Row) or (isinstance(value, datetime.datetime) and value.tzinfo is not None):
-            raise TypeError(f"Spark cannot send {value!r} to a state; pass a tuple, or a value of its type")
+            raise ArgumentTypeError(
+                f"Spark cannot send {value!r} to a state; pass a tuple, or a value of its type"
+            )
         kept = None if value is None else convert(value)
         if kept is None and not nullable and default is None:
             raise refusal("EXPRESSION_DECODING_FAILED", name=name, value=value)
@@ -203,7 +199,7 @@ def _converter(type_: T.DataType) -> Convert:
     """Return the function that converts a value that is not null."""
     match type_:
         case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType():
-            return _only(int, _integer(_BITS[type(type_)]))
+            return _only(int, _to_integer(_BITS[type(type_)]))
         case T.BooleanType():
             return _only(bool, bool)
         case T.DoubleType():
@@ -211,7 +207,7 @@ def _converter(type_: T.DataType) -> Convert:
         case T.FloatType():
             return _only(float, lambda value: ctypes.c_float(value).value)  # too large values are infinite
         case T.StringType():
-            return _text
+            return _java_text
         case T.BinaryType():
             return _binary
         case T.DateType():
@@ -222,14 +218,14 @@ def _converter(type_: T.DataType) -> Convert:
         case T.DecimalType():
             return _decimal(type_)
         case T.ArrayType():
-            return _array(_coercer("element", type_.elementType, type_.containsNull))
+            return _to_list(_coercer("element", type_.elementType, type_.containsNull))
         case T.MapType():
             key = _coercer("key", type_.keyType, False)
             item = _coercer("value", type_.valueType, type_.valueContainsNull)
             return _only(dict, lambda value: [(key(k), item(v)) for k, v in value.items()])
         case T.StructType():
-            return _struct(type_)
-    raise ValueError(
+            return _to_fields(type_)
+    raise ArgumentValueError(
         f"the schema of a state must have types that timerheap can keep, got {type_.simpleString()}; use "
         "another type, such as string or binary"
     )
@@ -240,12 +236,12 @@ def _only(class_: type, convert: Convert) -> Convert:
     return lambda value: convert(value) if type(value) is class_ else None
 
 
-def _integer(bits: int) -> Convert:
+def _to_integer(bits: int) -> Convert:
     bound, long = 1 << (bits - 1), range(-(1 << 63), 1 << 63)
     return lambda value: (value + bound) % (2 * bound) - bound if value in long else None
 
 
-def _text(value: Any) -> str:
+def _java_text(value: Any) -> str:
     """Return Java's text of a value."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -256,12 +252,12 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return _float_text(value)
     if isinstance(value, list):
-        return f"[{', '.join('null' if v is None else _text(v) for v in value)}]"
+        return f"[{', '.join('null' if v is None else _java_text(v) for v in value)}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_text(k)}={_text(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{_java_text(k)}={_java_text(v)}' for k, v in value.items())}}}"
     if isinstance(value, str):
         return value
-    raise TypeError(f"a state of type string must get a string, got {value!r}; pass str(...)")
+    raise ArgumentTypeError(f"a state of type string must get a string, got {value!r}; pass str(...)")
 
 
 def _float_text(value: float) -> str:
@@ -301,7 +297,7 @@ def _with_one_zero(value: decimal.Decimal) -> decimal.Decimal:
     return value or value.copy_abs()
 
 
-def _array(element: Convert) -> Convert:
+def _to_list(element: Convert) -> Convert:
     def elements(value: Any) -> list[Any] | None:
         if isinstance(value, (bytes, bytearray)):  # in Java an array of signed bytes
             value = memoryview(value).cast("b").tolist()
@@ -310,7 +306,7 @@ def _array(element: Convert) -> Convert:
     return elements
 
 
-def _struct(type_: T.StructType) -> Convert:
+def _to_fields(type_: T.StructType) -> Convert:
     names, coerce = type_.names, [_coercer(field.name, field.dataType, field.nullable) for field in type_]
 
     def fields(value: Any) -> dict[str, Any] | None:
@@ -325,7 +321,7 @@ def _struct(type_: T.StructType) -> Convert:
 
 def reader_of(type_: pa.DataType) -> Convert:
     """Return the function that makes the user's value of a kept one."""
-    return reader(type_, Row, local_reader) or _same
+    return reader(type_, Row, local_reader) or unchanged
 
 
 class UnsafeOrder:

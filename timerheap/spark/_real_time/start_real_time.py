@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from datetime import timedelta
+from threading import Event
 
 from pyarrow import fs
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from timerheap._arguments import integer, not_negative, positive
-from timerheap.spark._available_now import configured, writing
-from timerheap.spark._compat import analyzed_plan, real_time_trigger
-from timerheap.spark._real_time.beginning import beginnings
-from timerheap.spark._real_time.epoch import LOCATION, RUN, TICK, sources_of
-from timerheap.spark._real_time.stages import OPERATOR
+from timerheap._arguments import instance, integer, not_negative, positive
+from timerheap.errors import ArgumentValueError
+from timerheap.spark._available_now import writing
+from timerheap.spark._compat import has_stopped, real_time_trigger
+from timerheap.spark._real_time.epoch_runner import LOCATION, RUN, TICK
+from timerheap.spark._real_time.initial_epoch import beginnings
+from timerheap.spark._real_time.spark_lookup import operator_in, sending_tasks
+from timerheap.spark._run_settings import start_with
 from timerheap.spark._settings import IN_REAL_TIME
-from timerheap.spark._state.epoch_store import last_epoch, place_of_state
+from timerheap.spark._state.epoch_store import begun_at, last_epoch, next_run, place_of_state, sources_of
 
 _log = logging.getLogger("timerheap")
 _LONGEST_WAIT = 60.0
+_LOOK = 1  # seconds between two looks at whether a call has to end
 
 
 def start_real_time(
@@ -37,8 +39,8 @@ def start_real_time(
     """Start a query of ``process(..., real_time=True)`` in Spark's real-time mode. Experimental.
 
     Rows pass through tasks that live as long as an epoch, and a timer fires a few milliseconds after the
-    watermark or the clock has reached it. Between two epochs Spark saves offsets and starts new tasks, which
-    takes some 0.3 to 0.6 s in which rows wait.
+    watermark or the clock has reached it. Between two epochs Spark saves offsets and starts new tasks, and
+    rows wait.
 
     Parameters
     ----------
@@ -61,7 +63,7 @@ def start_real_time(
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentError
         If an argument is wrong, before the query starts.
 
     Notes
@@ -75,26 +77,31 @@ def start_real_time(
     df, checkpoint, start = writing(writer, path, table)
     length, between = positive("epoch", epoch), positive("tick", tick)
     if checkpoint is None:
-        raise ValueError(
+        raise ArgumentValueError(
             "writer must have the option checkpointLocation, got a writer without it; the state is kept there"
         )
-    name = _operator_of(df)
+    name = operator_in(df)
     location = place_of_state(df.sparkSession, checkpoint)
     files, folder = fs.FileSystem.from_uri(location)
-    run = _next_run(files, folder)
+    run = next_run(files, folder)
+    before = last_epoch(df.sparkSession, checkpoint)
+    is_first = before == begun_at(files, folder)
     beginning = beginnings.get(name)
-    if beginning is not None and last_epoch(df.sparkSession, checkpoint) < 0:
+    if beginning is not None and before < 0:
         beginning.write(location, run)
     settings = IN_REAL_TIME | {LOCATION: location, RUN: str(run), TICK: str(between)}
-    with configured(df.sparkSession, settings):
-        real_time_trigger(writer, f"{length} milliseconds")
-        # Else an epoch may begin, and remove the state before the last one, which is not committed yet.
-        writer.option("asyncProgressTrackingEnabled", "false")
-        query = start()
-    tasks = _tasks_of_source(df.sparkSession, query)
-    if tasks is not None:
-        with files.open_output_stream(sources_of(folder, run)) as out:
-            out.write(str(tasks).encode())
+    real_time_trigger(writer, f"{length} milliseconds")
+    # Else an epoch may begin, and remove the state before the last one, which is not committed yet.
+    writer.option("asyncProgressTrackingEnabled", "false")
+    query = start_with(df.sparkSession, checkpoint, settings, start)
+    try:
+        tasks = sending_tasks(df.sparkSession, query) if is_first else None
+        if tasks is not None:
+            with files.open_output_stream(sources_of(folder, run)) as out:
+                out.write(str(tasks).encode())
+    except BaseException:  # Ctrl-C, too: nobody else could stop it
+        query.stop()
+        raise
     return query
 
 
@@ -107,11 +114,13 @@ def run_real_time(
     tick: str | int | timedelta = "20 milliseconds",
     restarts: int = 10,
     backoff: str | int | timedelta = "1 second",
+    stop: Event | None = None,
 ) -> None:
     """Run a query as `start_real_time` does, and start it again when it fails. Experimental.
 
     Spark does not retry a task in real-time mode: the query ends, and has to be started again. The call
-    returns when the query has been stopped.
+    returns when the query has been stopped, when `stop` is set, or when the application has been stopped.
+    An exception such as KeyboardInterrupt stops the query, too.
 
     Parameters
     ----------
@@ -122,66 +131,51 @@ def run_real_time(
     backoff : str, int or timedelta, default "1 second"
         How long to wait before the first restart in a row. Each wait is twice as long as the one before it,
         up to a minute. The driver logs why the query has failed.
+    stop : threading.Event, optional
+        Once another thread, or the handler of a signal, has set it, the query is stopped, and not started
+        again, also if it waits for that now.
 
     Raises
     ------
-    TypeError, ValueError
+    ArgumentError
         If an argument is wrong, before the query starts.
     pyspark.errors.StreamingQueryException
-        If the query fails more often than `restarts` in a row.
+        If the query fails more often than `restarts` in a row. If it cannot be started again, that counts
+        as a failure, whose error is raised in the end.
     """
     if integer("restarts", restarts) < 0:
-        raise ValueError(f"restarts must be 0 or more, got {restarts}")
-    wait, failures = not_negative("backoff", backoff) / 1000, 0
-    while True:
-        query = start_real_time(writer, path, table=table, epoch=epoch, tick=tick)
+        raise ArgumentValueError(f"restarts must be 0 or more, got {restarts}")
+    wait = not_negative("backoff", backoff) / 1000
+    stop = Event() if stop is None else instance("stop", stop, Event)
+    spark, failures = writing(writer, path, table)[0].sparkSession, 0
+    while not stop.is_set():
+        query = None
         try:
-            query.awaitTermination()
-            return
-        except StreamingQueryException as error:
-            failures = 1 if query.lastProgress else failures + 1
+            query = start_real_time(writer, path, table=table, epoch=epoch, tick=tick)
+            while not stop.is_set():
+                if query.awaitTermination(_LOOK):
+                    return
+        except Exception as error:
+            if has_stopped(spark):
+                return
+            if query is None and not failures:
+                raise  # the first start
+            failures = 1 if query is not None and query.lastProgress else failures + 1
             if failures > restarts:
                 raise
             pause = min(wait * 2 ** (failures - 1), _LONGEST_WAIT)
             why = str(error).partition("\n=== Streaming Query ===")[0]
             _log.warning("a query in real-time mode starts again in %.1f s, since it failed: %s", pause, why)
-        time.sleep(pause)
+            if _has_ended_within(pause, stop, spark):
+                return
+        finally:
+            if query is not None and not has_stopped(spark):
+                query.stop()
 
 
-def _next_run(files: fs.FileSystem, folder: str) -> int:
-    """Return the number of a new run, above all before it, which it leaves in the folder of the state."""
-    runs = f"{folder}/runs"
-    files.create_dir(runs, recursive=True)
-    known = files.get_file_info(fs.FileSelector(runs))
-    run = 1 + max((int(info.base_name) for info in known if info.base_name.isdecimal()), default=0)
-    with files.open_output_stream(f"{runs}/{run}"):
-        pass
-    return run
-
-
-def _operator_of(df: DataFrame) -> str:
-    """Return the name of the operator in real-time mode that a query has."""
-    plan = analyzed_plan(df)
-    names = set(re.findall(rf"MapInArrow {OPERATOR}([0-9a-f]{{32}})\(", plan))
-    others = " and an operator in micro-batches" if "TransformWithState" in plan else ""
-    if len(names) != 1 or others:
-        raise ValueError(
-            "writer must write the result of one process(..., real_time=True) alone, got "
-            f"{len(names)} of them{others}; windows, SQL, two inputs and stateful processors run in "
-            "micro-batches, in queries of their own"
-        )
-    return str(names.pop())
-
-
-def _tasks_of_source(spark: SparkSession, query: StreamingQuery) -> int | None:
-    """Return the number of tasks that send rows to the operator, once they run; None if the query ends."""
-    tracker = spark.sparkContext.statusTracker()
-    while query.isActive:
-        for job in tracker.getJobIdsForGroup(str(query.runId)):
-            found = tracker.getJobInfo(job)
-            if found is not None and len(found.stageIds) > 1:
-                stage = tracker.getStageInfo(sorted(found.stageIds)[-2])
-                if stage is not None:
-                    return stage.numTasks
-        time.sleep(0.02)
-    return None
+def _has_ended_within(seconds: float, stop: Event, spark: SparkSession) -> bool:
+    """Wait, and return whether meanwhile `stop` has been set or the application has been stopped."""
+    until = time.monotonic() + seconds
+    while not (ended := stop.is_set() or has_stopped(spark)) and (left := until - time.monotonic()) > 0:
+        stop.wait(min(left, _LOOK))
+    return ended

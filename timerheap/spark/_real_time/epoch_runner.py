@@ -5,24 +5,34 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyarrow import fs
 from pyspark import TaskContext
 
-from timerheap.spark._exchange.packer import by_key_group, unpack
+from timerheap.errors import ArgumentValueError
 from timerheap.spark._exchange.placement import Placement, label_of
-from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
+from timerheap.spark._exchange.unpacker import by_key_group, unpack
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._group.stored_watermark import read_watermark
 from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._live.live_cache import Owner
+from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
-from timerheap.spark._real_time.bursts import Seen, joint, opened
-from timerheap.spark._state.epoch_store import EpochStore, folder_of
+from timerheap.spark._real_time.bursts import Seen, opened, seen_in_both
+from timerheap.spark._state.epoch_store import EpochStore, folder_of, sources_of
 from timerheap.spark._worker.driver_mail import Mail
-from timerheap.spark._worker.live_groups import LiveGroups, Owner
+from timerheap.spark._worker.dropped_rows import DroppedRows
+from timerheap.spark._worker.key_group_run import run_key_group
+from timerheap.spark._worker.keyed_work import KeyedWork
+from timerheap.spark._worker.lateness import admit
+from timerheap.spark._worker.ledger import LEDGER, LEDGER_LABEL, Audit, Ledger
+from timerheap.spark._worker.now import processing_time, wall_clock
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import KeyedWork, admit, run_key_group, tell_of_late_rows
+from timerheap.spark._worker.runner import MicroBatch
 from timerheap.timer import MAX_WATERMARK
 
 LOCATION = "spark.timerheap.realTime.location"
@@ -42,16 +52,11 @@ _LONGEST = 60.0  # seconds without a look at the clock
 _POLL = 0.05  # seconds between two looks at how many tasks the source has
 
 
-def sources_of(folder: str, run: int) -> str:
-    """Return the path of the file in which a run has the number of the source's tasks, once they run."""
-    return f"{folder}/runs/{run}.sources"
-
-
 def location_of(task: Any) -> str:
     """Return the URI of the folder of the state, from the setting of a task."""
     location = task.getLocalProperty(LOCATION)
     if not location:
-        raise ValueError(
+        raise ArgumentValueError(
             "a query with real_time must be started with timerheap.spark.start_real_time(), got one that "
             "was started otherwise: its state would have no place"
         )
@@ -72,7 +77,7 @@ class _Announced:
     def released(self, seen: dict[str, Seen]) -> dict[str, Seen]:
         """Return all that has been seen so far, nothing while a task is missing."""
         for name, one in seen.items():
-            self.held[name] = joint(self.held.get(name), one)
+            self.held[name] = seen_in_both(self.held.get(name), one)
         if self._tasks is None:
             with suppress(OSError), self._files.open_input_stream(self._path) as file:
                 self._tasks = int(file.read() or 0) or None
@@ -110,35 +115,41 @@ class Epoch:
         self._placement = Placement.running(query.max_parallelism)
         self._clocked = query.time_mode == "ProcessingTime"
         self._store = EpochStore(files, folder_of(folder, partition), partition, epoch, self._run)
+        query_id = task.getLocalProperty("sql.streaming.queryId")
+        now = Ledger.of(query_id, epoch, self._placement.partitions, cast(str, query.name))
+        before = self._ledger_before()
+        self._audit = Audit(now, self._placement, before, begins=False)
         self._store.sweep()
-        owner = Owner(task.getLocalProperty("sql.streaming.queryId"), operator)
+        owner = Owner(query_id, operator)
         self._live = LiveGroups(query.layout, self._store, owner, self._placement.max_parallelism, mail)
         self._live.begin(str(self._run), epoch)
         work: KeyedWork = query.work
         self._runner = work.runner(query, self._placement)
+        self._runner.dropped = DroppedRows(query)
         self._runner.open()
         self._output = ResultBuffer(*query.outputs)
         self._groups: dict[int, _Group] = {}
         for number in self._placement.key_groups(partition):
             self._store.select(label_of(number))
             found = _Group(*self._live.load(label_of(number)))
+            saved = found.stored.manifest.batch
+            self._audit.found(number, None if saved < 0 else saved)
             found.look()
             self._groups[number] = found
-        self._clock = self._stored_clock()
-        self._late_rows = self._count_late()
+        self._state = self._stored_watermark()
         self._announced: _Announced | None = None
         self._by_source = query.channels == (SOURCE,)
-        if epoch == 0 and self._by_source and query.event_time is not None:
+        if before is None and self._by_source and query.event_time is not None:
             self._announced = _Announced(files, sources_of(folder, self._run))
 
-    def _stored_clock(self) -> WatermarkState:
+    def _stored_watermark(self) -> WatermarkState:
         first = min(self._groups)
         manifest: Manifest = self._groups[first].stored.manifest
         self._store.select(label_of(first))
-        query, data = self._query, read_clock(manifest, self._store)
+        query, data = self._query, read_watermark(manifest, self._store)
         if not data:
             return WatermarkState(query.watermarks, query.channels)
-        state = WatermarkState.from_bytes(data, query.watermarks, query.channels, manifest.clock_stale)
+        state = WatermarkState.from_bytes(data, query.watermarks, query.channels, manifest.watermark_stale)
         self._mail.warn(state.notices)
         return state
 
@@ -148,7 +159,7 @@ class Epoch:
             return _POLL
         if not self._clocked:
             return _LONGEST
-        now, change = time.time(), self._clock.next_change()
+        now, change = time.time(), self._state.next_change()
         due = min(one.due_by_clock for one in self._groups.values())
         waits = [_LONGEST, (due + 1) / 1000 - now]
         if change is not None:
@@ -157,16 +168,17 @@ class Epoch:
 
     def step(self, packed: list[tuple[int, bytes]]) -> pa.Table:
         """Process new rows and due timers, and return the results."""
-        query, before, output = self._query, self._clock.watermark, self._output
-        wall = time.time_ns() // 1_000_000
-        now = wall if self._clocked else None
+        query, before, output = self._query, self._state.watermark, self._output
+        now = processing_time(query)
+        wall = wall_clock() if now is None else now
+        batch = MicroBatch(query, self._runner, now, output)
         if self._by_source:
             frames, seen = opened(packed)
             parts, _ = unpack(query, frames)
             watermark = self._observe(seen, now, wall)
         else:
             parts, observed = unpack(query, packed)
-            watermark = self._clock.observe(observed, now, str(self._run), wall)
+            watermark = self._state.observe(observed, now, str(self._run), wall)
         by_group = by_key_group(parts)
         for number, one in self._groups.items():
             rows, group = by_group.get(number), one.group
@@ -174,45 +186,51 @@ class Epoch:
                 group.watermark = max(group.watermark, before)  # it may not have run since
                 if query.order == "event_time":  # most rows wait for the watermark, and need no run
                     one.due = min(one.due, int(rows.timestamps.min()))
-                    group.rows.append(admit(query, self._runner, group, rows, output))
+                    group.rows.append(admit(batch, group, rows))
                     rows = None
             if rows is None and one.due > watermark and (now is None or one.due_by_clock >= now):
                 continue
             group.watermark = max(group.watermark, before)
             reached = max(group.watermark, watermark)
-            run_key_group(query, self._runner, group, rows, now, reached, output)
+            advanced = reached if reached > group.watermark else None
+            run_key_group(batch, group, rows, advanced)
             one.ran = True
             one.look()
         return output.table()
+
+    def _ledger_before(self) -> Ledger | None:
+        """Return what the epoch before has left; None at the begin, and after a start with state."""
+        self._store.select(LEDGER_LABEL)
+        data = self._store.read(LEDGER, 0)
+        return None if data is None else Ledger.from_bytes(data)
 
     def _observe(self, seen: dict[str, Seen], now: int | None, wall: int) -> int:
         """Advance the watermark by what the tasks of the source have seen, and return it."""
         if self._announced is not None:
             seen = self._announced.released(seen)
             self._announced = None if seen else self._announced
-        return self._clock.observe_channels(seen, now, str(self._run), wall)
+        return self._state.observe_channels(seen, now, str(self._run), wall)
 
     def end(self) -> None:
         """Save the key groups, and end the task."""
         if self._announced is not None:
             held, self._announced = self._announced.held, None
-            self._observe(held, None, time.time_ns() // 1_000_000)
-        clock, first = self._clock.to_bytes(), min(self._groups)
+            self._observe(held, None, wall_clock())
+        data, first = self._state.to_bytes(), min(self._groups)
         for number, one in self._groups.items():
             label = label_of(number)
             if one.ran:  # else the function has asked for none of its states
                 self._mail.warn(one.group.notices())
             one.group.forget_dead_keys()
-            one.group.watermark = max(one.group.watermark, self._clock.watermark)
+            one.group.watermark = max(one.group.watermark, self._state.watermark)
             self._store.select(label)
-            self._live.save(label, one.group, one.stored, clock, writes_clock=number == first)
+            self._live.save(label, one.group, one.stored, data, writes_watermark=number == first)
+            self._audit.saved(number)
+        self._store.select(LEDGER_LABEL)
+        self._store.write(LEDGER, 0, self._audit.ledger().to_bytes())
         self._store.commit()
         self._runner.close()
-        for about, message in self._runner.rows_ahead.warnings.items():
+        for about, message in self._runner.warnings.items():
             self._mail.warn([message], about)
-        dropped = self._count_late() - self._late_rows
-        if dropped and self._query.late == "drop":
-            tell_of_late_rows(self._mail, self._query, self._clock.watermark, dropped)
-
-    def _count_late(self) -> int:
-        return sum(one.group.late_rows for one in self._groups.values())
+        if self._runner.dropped is not None:
+            self._runner.dropped.tell(self._mail, self._state.watermark)

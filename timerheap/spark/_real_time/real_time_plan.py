@@ -10,30 +10,42 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
+from timerheap.errors import ArgumentValueError
 from timerheap.spark._columns import PACKED
 from timerheap.spark._compat import TaskInput, refuse_connect
 from timerheap.spark._exchange.packer import Packer
-from timerheap.spark._plan.arguments import map_batches
-from timerheap.spark._plan.build import Start, hashed, planned
+from timerheap.spark._plan.build import hashed, planned_placement
+from timerheap.spark._plan.operator_names import operator_name
 from timerheap.spark._plan.outputs import results_of, with_side_column
-from timerheap.spark._plan.progress import mail
+from timerheap.spark._plan.python_stage import map_batches
+from timerheap.spark._plan.starts import Start, start_of_operator
+from timerheap.spark._plan.state_changes import with_expected, without_expected
 from timerheap.spark._query import Query, TimeColumn
 from timerheap.spark._real_time.arrivals import PUSH
-from timerheap.spark._real_time.beginning import Beginning, beginnings
-from timerheap.spark._real_time.epoch import SOURCE
+from timerheap.spark._real_time.epoch_runner import SOURCE
+from timerheap.spark._real_time.initial_epoch import Beginning, beginnings
 from timerheap.spark._real_time.stages import RealTimeOperator, RealTimePacker
+from timerheap.spark._run_checks import mail
 from timerheap.spark._settings import check_real_time, is_encrypted
 
 
 def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFrame:
     """Return the result of a query on a stream, for `timerheap.spark.start_real_time`."""
     refuse_connect(df.sparkSession, "real_time")
-    placement = planned(df, query.max_parallelism)
+    if query.follows is not None:
+        raise ArgumentValueError(
+            "df must come from a source in real-time mode, got the result of another operator, which runs in "
+            "micro-batches; leave out real_time"
+        )
+    name = operator_name(df, query.name)
+    start = start_of_operator(name, start)
+    placement = planned_placement(df, query.max_parallelism)
     check_real_time(df.sparkSession, placement.partitions)
     # Each key group that has rows runs by itself, for which one row is as much work as many.
-    query = replace(query, max_parallelism=query.max_parallelism or placement.partitions)
+    query = replace(query, name=name, max_parallelism=query.max_parallelism or placement.partitions)
     group = None if start is None else start.group(query)
     rehearsal = query.work.rehearse(query, query.max_parallelism, group, True)
+    query = with_expected(query, rehearsal)
     by_source = query.channels == (None,)
     channels = (SOURCE,) if by_source else query.channels
     query = replace(query, channels=channels, encrypted=is_encrypted(df.sparkSession))
@@ -53,10 +65,15 @@ def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFra
     moved = _pushed(blobs.repartition(placement.partitions, "label"))
     result_type = with_side_column(query)
     letters = mail(df.sparkSession)
+    beginning = None
+    if start is not None:  # what it expects is there, or else an error
+        groups = start.partitions(query, letters, rehearsal, group)
+        query = without_expected(query)
+        beginning = Beginning(query, groups)
     operator = RealTimeOperator(query, TaskInput(), result_type, letters, uuid.uuid4().hex)
-    if start is not None:
-        beginnings[operator.name] = Beginning(query, start.partitions(query, letters, rehearsal, group))
     result = moved.mapInArrow(operator, result_type)
+    if beginning is not None:
+        beginnings.add(operator.name, result, beginning)
     return results_of(result) if query.side_fields else result
 
 

@@ -16,11 +16,10 @@ import streams
 from pyspark.sql import DataFrame, SparkSession
 
 import timerheap.spark
-from timerheap.spark._sql.parser import parsed
-from timerheap.spark._sql.planner import Planner
-from timerheap.spark._sql.timed_tables import Tables
+from timerheap.spark._tvf.zone_columns import end_of
+from timerheap.tvf.zone import TimeZone
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "flink_sql.json").read_text())
 QUERIES = {one["name"]: one for one in RECORDED["queries"]}
@@ -222,13 +221,15 @@ def test_rows_have_the_windows_that_aggregate_them(windows: str, spark: SparkSes
     assert len(counts) == len(found)
 
 
-def test_a_window_of_rows_ends_after_the_hour_that_is_repeated(spark: SparkSession, views: None) -> None:
-    hour, one = 3_600_000, AUTUMN - 3_600_000  # 1:00 in summer time
-    df = spark.createDataFrame([(one + at * hour,) for at in range(-1, 4)], "ms long")
-    df.selectExpr("timestamp_millis(ms) AS ts").createOrReplaceTempView("l")
-    planner = Planner(Tables(spark, None, None, "America/New_York"))
-    found = planner.relation(
-        parsed("SELECT * FROM TABLE(TUMBLE(TABLE l, DESCRIPTOR(ts), INTERVAL '1' HOUR))")
-    )
-    ends = [one, one + 2 * hour, one + 2 * hour, one + 3 * hour, one + 4 * hour]
-    assert [row[0] for row in found.df.select(found.ends).collect()] == [end - 1 for end in ends]
+def test_a_window_of_rows_ends_after_the_hour_that_is_repeated(spark: SparkSession) -> None:
+    """As `TimeZone.passes_at` has it."""
+    hour, zone = 3_600_000, TimeZone("America/New_York")
+    one = int(zone.to_local([AUTUMN - hour])[0])  # 1:00 in summer time
+    df = spark.createDataFrame([(one + at * hour - 1,) for at in range(4)], "last long")
+    found = [row[0] + 1 for row in df.select(end_of(df["last"], zone)).collect()]
+    assert found == [AUTUMN - hour, AUTUMN + hour, AUTUMN + 2 * hour, AUTUMN + 3 * hour]
+    change = int(zone.to_local([AUTUMN])[0])
+    times = [change + at * hour // 4 for at in range(-20, 20)]
+    df = spark.createDataFrame([(time,) for time in times], "last long")
+    found = [row[0] for row in df.select(end_of(df["last"], zone)).collect()]
+    assert found == zone.passes_at(times).tolist()

@@ -1,6 +1,6 @@
 """Nexmark: the events have the published proportions, and the queries give the rows that Flink has given.
 
-The rows are in data/nexmark.json, with Flink's version: ``python tests/support/record_nexmark.py`` makes the
+The rows are in data/nexmark.json, with Flink's version: tests/support/recorders/record_nexmark.py makes the
 same events and runs the queries in Flink. q6, which Flink cannot run, is compared with a model in pandas. q12
 is left out, since its windows are those of the clock; the benchmark compares its counts.
 """
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from children import helpers
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
@@ -29,13 +30,13 @@ RECORDED = json.loads((Path(__file__).parents[1] / "data" / "nexmark.json").read
 MODULES = ("generator", "streams", "plain", "timers", "windows", "columns", "spark_alone", "compare", "spark")
 MODULES += ("texts",)
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 
 @pytest.fixture(scope="module")
 def nexmark() -> Iterator[Any]:
     """Import the benchmark; its functions are pickled by value, since workers cannot import it."""
-    folders = [str(ROOT / "bench"), str(ROOT / "tests" / "support")]
+    folders = [str(ROOT / "bench"), *helpers()]
     sys.path.extend(folders)
     modules = [importlib.import_module(f"nexmark.{name}") for name in MODULES]
     for module in modules:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from timerheap.spark._sql.ranking import Order, Ranking
+from timerheap.spark._order_by import Order, Ranking
 
 VALUES = [None, math.nan, 1.5, -2.0, 0.0]
 

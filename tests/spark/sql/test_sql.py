@@ -8,8 +8,10 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -19,10 +21,8 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap.spark._sql.parser import parsed
-from timerheap.spark._sql.timed_tables import time_of_table
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 MINUTE = 60_000
 FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
@@ -195,11 +195,15 @@ def test_a_delay_is_that_of_flinks_sql(watermark: Any, spark: SparkSession) -> N
     df = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "ts")
     if watermark == "Spark's":
         df, watermark = df.withWatermark("ts", "10 minutes"), None
-    query: Any = parsed(f"SELECT * {FROM}")
-    time, strategy = time_of_table(df, query.source, watermark, None)
-    assert isinstance(strategy, WatermarkStrategy)
+    df.createOrReplaceTempView("t")
+    planned = "timerheap.spark._tvf.window_plan"
+    with patch(f"{planned}.build", wraps=import_module(planned).build) as build:
+        timerheap.spark.sql(spark, COUNTS, watermark)
+    query = build.call_args.args[0]
+    (strategy,) = query.watermarks
     generator = strategy.create_watermark_generator()
-    assert (time, generator.on_batch(25 * MINUTE, 1, None), strategy._delay) == ("ts", 15 * MINUTE, 599_999)
+    assert (query.event_time, strategy._delay) == ("ts", 599_999)
+    assert generator.on_batch(25 * MINUTE, 1, None) == 15 * MINUTE
 
 
 def test_a_time_without_a_delay_is_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
@@ -407,16 +411,8 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
         ),
         (SESSION, {"watermark": STRATEGY, "channel": "nope"}, "channel must name one column, got 'nope'"),
         (5, {}, "query must be a str, got 5"),
-        (
-            "SELECT SUM(rate) OVER (ORDER BY p ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM stream",
-            {},
-            r"OVER \(ORDER BY p\) of processing time is not supported; order by",
-        ),
         (f"SELECT * {FROM.replace('ts', 'p')}", {}, "rows of windows of processing time are not supported"),
     ],
-)
-@pytest.mark.promises(
-    "Flink SQL", "refused", "OVER, processing time", note="use `process` with `processing_time=True`"
 )
 def test_an_invalid_argument_raises(
     query: Any, options: dict[str, Any], message: str, spark: SparkSession
@@ -467,7 +463,7 @@ def test_the_first_row_by_processing_time_is_the_first_that_arrives(
 def test_without_sqlglot_the_error_names_the_extra(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "timerheap.spark._sql.parser")
+    monkeypatch.delitem(sys.modules, "timerheap.spark._sql.read.statements", raising=False)
     monkeypatch.setitem(sys.modules, "sqlglot", None)
     with pytest.raises(ImportError, match=r"pip install 'timerheap\[sql\]'"):
         timerheap.spark.sql(spark, COUNTS)

@@ -1,0 +1,1 @@
+"""On the driver: of nodes, the DataFrames and operators that compute them."""

@@ -1,10 +1,12 @@
-"""What holds for all tests: no example is too slow, a run leaves no files, and replays what it was to."""
+"""What holds for all tests: no example is too slow, a run leaves no files, and has the cases of its share."""
 
 import os
 import tempfile
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
+from shares import waits_for_its_turn
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,6 +37,23 @@ class Replays:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # of several processes, the one that hears all
         config.pluginmanager.register(Replays())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases whose turn it is not, unless the command has named them."""
+    numbers: Counter[object] = Counter()
+    waiting = set()
+    for item in items:
+        test = getattr(item, "originalname", None)
+        marker = item.get_closest_marker("in_turn")
+        if test is not None and hasattr(item, "callspec") and marker is not None:
+            numbers[item.path, test] += 1
+            if waits_for_its_turn(numbers[item.path, test], *marker.args):
+                waiting.add(item)
+    named = config.option.keyword or any("::" in each for each in config.args)
+    if waiting and not named:
+        config.hook.pytest_deselected(items=[item for item in items if item in waiting])
+        items[:] = [item for item in items if item not in waiting]
 
 
 def pytest_unconfigure() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,33 @@ def test_many_kills_change_no_micro_batch(
     done = soak.kill(kind, request.config.getoption("kills"))
     assert not done.differences + done.errors + done.ended
     tell(f"checkpoint on S3A, {kind} killed at random", kills=done.kills, rows=done.rows, lost=0, doubled=0)
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_a_changed_query_goes_on(
+    spark: SparkSession, folder: str, tmp_path: Path, tell: Callable[..., None], before: int
+) -> None:
+    """The first micro-batch in the log of offsets is replaced if the old query has no other, else removed."""
+    write_input(tmp_path / "all", seed=5, batches=5, rows=60, keys=20)
+    (tmp_path / "in").mkdir()
+
+    def add(first: int, end: int) -> DataFrame:
+        for file in sorted((tmp_path / "all").glob("*.parquet"))[first:end]:
+            shutil.copy2(file, tmp_path / "in")
+        return streams.read_stream(spark, tmp_path / "in")
+
+    with streams.with_settings(spark, SETTINGS):
+        found = run_to_end(sessions(add(0, before)), f"{folder}/1")
+        rows = add(before, 5)
+        for _ in range(2):  # the second one begins where the first has ended
+            result = timerheap.spark.continue_from(
+                spark, f"{folder}/1", f"{folder}/2", lambda: sessions(rows, max_parallelism=5)
+            )
+            found += run_to_end(result, f"{folder}/2")
+    wanted = run_to_end(sessions(rows), str(tmp_path / "undisturbed"))
+    assert len(found) > 20
+    assert sorted(found) == wanted
+    tell(f"checkpoint on S3A, continue_from after {before}", kills=0, rows=len(found), lost=0, doubled=0)
 
 
 class Tally(KeyedProcessFunction):

@@ -53,7 +53,11 @@ def flights() -> pd.DataFrame:
 def work(tmp_path_factory: pytest.TempPathFactory, flights: pd.DataFrame) -> Iterator[Path]:
     work = tmp_path_factory.mktemp("kubernetes")
     write_replay(flights, work / "replay" / "flights", MICRO_BATCHES)
-    for module in ("examples/flights.py", "examples/overdue.py", "tests/support/flights_on_executors.py"):
+    for module in (
+        "examples/flights.py",
+        "examples/overdue.py",
+        "tests/support/programs/flights_on_executors.py",
+    ):
         shutil.copy(recipes.ROOT / module, work)
     yield work
     shutil.rmtree(work)

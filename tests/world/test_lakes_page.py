@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from children import PROGRAMS
 from connectors import connectors, published, running
 from kafka_broker import Broker, messages
 from lake_jobs import PARTITIONS, feed, silences
@@ -22,7 +23,7 @@ from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.world("kafka", "delta", "iceberg")
 
-PROGRAM = Path(__file__).resolve().parents[1] / "support/page_child.py"
+PROGRAM = PROGRAMS / "page_child.py"
 QUERIES = (
     "silent-to-delta",
     "silent-to-iceberg",

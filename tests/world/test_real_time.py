@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from children import PROGRAMS, import_path
 from confluent_kafka import Producer
 from connectors import connectors
 from kafka_broker import Broker, messages
@@ -30,7 +31,7 @@ from real_time_kafka import wanted
 from standalone import Cluster, cluster
 
 pytestmark = pytest.mark.world("kafka")
-CHILD = Path(__file__).resolve().parents[1] / "support/real_time_kafka.py"
+CHILD = PROGRAMS / "real_time_kafka.py"
 PARTITIONS = 2
 
 
@@ -96,10 +97,9 @@ class Query:
 
     def start(self) -> None:
         """Start the process."""
-        path = os.pathsep.join(filter(None, [str(CHILD.parent), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, CHILD, self.file],
-            env=os.environ | {"PYTHONPATH": path} | environment(self.store),
+            env=os.environ | import_path() | environment(self.store),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=(self.work / "log").open("ab"),
@@ -246,7 +246,7 @@ def draw(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-PAGE = (CHILD.parents[2] / "docs/guides/milliseconds.md").read_text(encoding="utf-8")
+PAGE = (PROGRAMS.parents[2] / "docs/guides/milliseconds.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

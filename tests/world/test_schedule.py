@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import scheduled_jobs
+from children import import_path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka_broker import Broker
 from pyspark.sql import SparkSession
@@ -171,8 +172,7 @@ def test_each_run_in_a_driver_of_its_own_fires_what_is_due(
     spec |= {"topic": source.topic, "sinks": sinks}
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     program = [sys.executable, scheduled_jobs.__file__, str(tmp_path / "spec.json")]
-    paths = str(Path(scheduled_jobs.__file__).parent), os.environ.get("PYTHONPATH", "")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = os.environ | import_path()
     batches = {job: Batches(tmp_path / job, source) for job in JOBS}
     found: dict[str, list[Alerts]] = {job: [] for job in JOBS}
 

@@ -17,6 +17,7 @@ from promises import APIS, markdown
 
 import timerheap
 import timerheap.async_io
+import timerheap.errors
 import timerheap.flink
 import timerheap.spark
 import timerheap.testing
@@ -27,7 +28,8 @@ import timerheap.windows
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
 # Their programs run until they are stopped: test_readme.py, and tests/world for lakes and real-time mode.
-ELSEWHERE = [README, ROOT / "docs/recipes/kafka-and-delta.md", ROOT / "docs/guides/milliseconds.md"]
+ELSEWHERE = [README, ROOT / "docs/guides/milliseconds.md"]
+ELSEWHERE += [ROOT / "docs/recipes" / page for page in ("balances.md", "kafka-and-delta.md")]
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "sh", "sql", "text", "yaml", "Dockerfile"}  # what a fence may name, and directives
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -133,6 +135,7 @@ def test_every_block_of_code_names_a_known_language(page: Path) -> None:
     [
         timerheap,
         timerheap.async_io,
+        timerheap.errors,
         timerheap.flink,
         timerheap.spark,
         timerheap.testing,

@@ -13,7 +13,7 @@ from test_docs import ELSEWHERE
 @pytest.mark.parametrize("name", PAGES)
 def test_a_notebook_is_what_its_pages_say(name: str) -> None:
     text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
-    assert text == notebook(name), "run python tests/support/notebooks.py"
+    assert text == notebook(name), "run python tests/support/pages/notebooks.py"
     assert not set(PAGES[name]) & set(ELSEWHERE), "no test runs the code of the page"
 
 

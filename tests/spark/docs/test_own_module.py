@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from local_spark import JAVA_OPTIONS
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +48,7 @@ def test_workers_find_the_module_from_another_folder_if_it_is_shipped(tmp_path: 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     # PYTHONSAFEPATH would keep the script's own folder from the path.
-    done = run(project / "main.py", cwd=elsewhere, PYTHONSAFEPATH="")
+    done = run(project / "main.py", cwd=elsewhere, PYTHONSAFEPATH="", JDK_JAVA_OPTIONS=JAVA_OPTIONS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ModuleNotFoundError: No module named 'parcels'" in done.stdout
     assert done.stdout.splitlines()[-2:] == ["1 3600000", "2 5400000"]

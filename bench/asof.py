@@ -31,14 +31,15 @@ import timerheap.spark
 from timerheap import KeyedCoProcessFunction, Types, ValueStateDescriptor
 from timerheap.spark import EventTime, RightInput
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._asof import join_asof
-from timerheap.spark._asof.asof_runner import AsofJoinRunner
+from timerheap.spark._asof import newest_plan
+from timerheap.spark._asof.newest_runner import AsofJoinRunner
 from timerheap.spark._columns import INPUT, TIME
 from timerheap.spark._exchange.codec import hashes_of
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
+from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
+from timerheap.spark._worker.runner import MicroBatch
 from timerheap.timer import MAX_WATERMARK
 
 SYMBOLS, SPAN = 5_000, 600_000  # ms of event time in a micro-batch
@@ -184,7 +185,7 @@ def operator(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str
     """Return what the operator takes for rows that have been exchanged, and DuckDB for the same in memory."""
     caught: list[Query] = []
     inputs = [spark.read.parquet(str(data / name)) for name in ("trades", "quotes")]
-    with patch.object(join_asof, "build", lambda query, df: caught.append(query)):
+    with patch.object(newest_plan, "build", lambda query, df: caught.append(query)):
         by_timerheap(*inputs)
     query = caught[0]
     tables = [pq.read_table(data / name).combine_chunks() for name in ("trades", "quotes")]
@@ -208,7 +209,7 @@ def operator(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str
     def own() -> None:
         group, output = KeyGroup(query.layout), ResultBuffer(*query.outputs)
         runner = AsofJoinRunner(query.work, query)
-        run_key_group(query, runner, group, hashed, None, MAX_WATERMARK, output)
+        run_key_group(MicroBatch(query, runner, None, output), group, hashed, MAX_WATERMARK)
         assert len(output) == len(tables[0])
 
     connection = duckdb.connect()

@@ -43,13 +43,14 @@ from timerheap import (
     ValueStateDescriptor,
 )
 from timerheap.spark import CheckpointState
-from timerheap.spark._group import memory as live
-from timerheap.spark._group.checkpoint import EVENT_TIMERS, KEYS, ROWS, USER_STATE
-from timerheap.spark._group.key_group import attached_state
-from timerheap.spark._group.memory import Block, LiveFile
+from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.row_buffer import RowBuffer
-from timerheap.spark._group.tables import KeyTable
+from timerheap.spark._group.stored.kinds import EVENT_TIMERS, KEYS, ROWS, USER_STATE
 from timerheap.spark._group.timers import JournalledTimers
+from timerheap.spark._group.user_states import attached_state
+from timerheap.spark._live import live_file as live
+from timerheap.spark._live.live_file import LiveFile
+from timerheap.spark._memory.blocks import Block
 
 SCHEMA = "device string, at bigint, reading double"
 DAY = 86_400_000

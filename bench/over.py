@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,9 +31,9 @@ from timerheap.spark._exchange.codec import hashes_of
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
-from timerheap.spark._sql import planner
+from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
+from timerheap.spark._worker.runner import MicroBatch
 from timerheap.timer import MAX_WATERMARK
 
 SCHEMA = "symbol string, ts timestamp, price double"
@@ -111,13 +112,14 @@ def stream(spark: SparkSession, data: Path, work: Path) -> dict[str, dict[str, f
 def planned(spark: SparkSession, text: str) -> Query:
     """Return the query that is built of a text."""
     caught: list[Query] = []
-    build = planner.build
+    planned = "timerheap.spark._sql.plan.processed"
+    build = import_module(planned).build
 
     def noted(query: Query, df: DataFrame, **more: Any) -> DataFrame:
         caught.append(query)
         return build(query, df, **more)
 
-    with patch.object(planner, "build", noted):
+    with patch(f"{planned}.build", noted):
         timerheap.spark.sql(spark, text)
     return caught[0]
 
@@ -144,7 +146,7 @@ def operator(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str
             group, output = KeyGroup(query.layout), ResultBuffer(*query.outputs)
             runner = query.work.runner(query, Placement.running(1))
             keyed = KeyedRows(rows, hashes, millis)
-            run_key_group(query, runner, group, keyed, None, MAX_WATERMARK, output)
+            run_key_group(MicroBatch(query, runner, None, output), group, keyed, MAX_WATERMARK)
             assert len(output) == len(table)
 
         variants[f"{name}, own"] = own

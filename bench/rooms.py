@@ -3,7 +3,8 @@
 On the driver while the query is built, then in the Python workers that pack rows and in those that run key
 groups, over a few micro-batches of a stream. What modules do as they are imported does not count.
 
-Run as ``python bench/rooms.py``, with tests/support on the path, in an environment with timerheap[spark].
+Run as ``python bench/rooms.py``, with the folders of tests/support on the path, in an environment with
+timerheap[spark].
 """
 
 from __future__ import annotations

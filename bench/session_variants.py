@@ -22,10 +22,12 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap.spark._columns import PACKED, RESULTS
-from timerheap.spark._exchange.codec import OBSERVED, rows_of
-from timerheap.spark._exchange.packer import OBSERVATION, Packer
-from timerheap.spark._plan.progress import output_type
-from timerheap.spark._worker.output import result_frames
+from timerheap.spark._exchange.codec import frame_rows
+from timerheap.spark._exchange.packed import OBSERVATION
+from timerheap.spark._exchange.packer import Packer
+from timerheap.spark._observed import OBSERVED
+from timerheap.spark._plan.observed_metrics import output_type
+from timerheap.spark._worker.spark_frames import result_frames
 
 
 class Columns(BatchProcessFunction):
@@ -99,13 +101,13 @@ class Eighth(Nothing):
         for frame in rows:
             for sequence, blob in zip(frame["sequence"], frame["blob"], strict=True):
                 if sequence != OBSERVATION:
-                    batch = rows_of(blob)[0].select(["key", "at"])
+                    batch = frame_rows(blob)[0].select(["key", "at"])
                     yield from result_frames(pa.Table.from_batches([batch[: len(batch) // 8]]))
 
 
 def results_only(events: DataFrame) -> DataFrame:
     """Pack rows and return results as timerheap does, with nothing between."""
-    type_ = output_type(events.select("key", "at").schema)
+    type_ = output_type(events.select("key", "at").schema, has_watermark=True)
     arrays = packed(events).transformWithStateInPandas(Eighth(), type_, "Append", "None")
     return arrays.select(F.inline(RESULTS))
 
@@ -128,7 +130,7 @@ def _heapq_group(label: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iter
     for sequence, blob in zip(seen["sequence"], seen["blob"], strict=True):
         observation = sequence == OBSERVATION
         blobs[observation].append(
-            pa.ipc.open_stream(blob).read_next_batch() if observation else rows_of(blob)[0]
+            pa.ipc.open_stream(blob).read_next_batch() if observation else frame_rows(blob)[0]
         )
     observed = pa.Table.from_batches(blobs[True], OBSERVED)
     if blobs[False]:

@@ -29,17 +29,21 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._exchange.codec import OBSERVED, merged
-from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
+from timerheap.spark._exchange.observed_times import merged
+from timerheap.spark._functions.batch_runner import BatchRunner
+from timerheap.spark._functions.function_kinds import work_of
+from timerheap.spark._functions.row_runner import RowRunner
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import RowOrder
+from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._group.stored_watermark import read_watermark
 from timerheap.spark._group.watermark import WatermarkState
-from timerheap.spark._process.function_runners import work_of
+from timerheap.spark._observed import OBSERVED
 from timerheap.spark._query import Query
-from timerheap.spark._worker.batch_runner import BatchRunner
+from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import run_key_group
-from timerheap.spark._worker.row_runner import RowRunner
+from timerheap.spark._worker.runner import MicroBatch
 
 ROWS = StructType().add("k", "string").add("at", "long")
 BEGIN, MINUTE = 1_760_000_000_000, 60_000  # ms
@@ -140,7 +144,7 @@ class Group:
     def batch(self, rows: KeyedRows | None, watermark: int) -> int:
         """Process a micro-batch, save it, and return the number of results."""
         output = ResultBuffer(self.query.result_schema)
-        run_key_group(self.query, self.runner, self.group, rows, None, watermark, output)
+        run_key_group(MicroBatch(self.query, self.runner, None, output), self.group, rows, watermark)
         self.group.forget_dead_keys()
         save(self.group, self.stored, self.store)
         return output.table().num_rows
@@ -264,7 +268,7 @@ def channels(case: str, n: int) -> Iterator[Figure]:
     groups = [(Stored(Manifest(16)), MemoryStore()) for _ in range(8)]
     names = pa.array([f"channel-{i:05d}" for i in range(n)])
     draw = np.random.default_rng(1)
-    clock = WatermarkState(strategies, columns)
+    state = WatermarkState(strategies, columns)
     for batch, (step, count) in enumerate([("new", n), ("all have rows", n), ("one has rows", 1)]):
         now = BEGIN + batch * MINUTE
         inputs, ones = pa.array(np.zeros(count, np.int8)), pa.array(np.ones(count, np.int64))
@@ -273,11 +277,11 @@ def channels(case: str, n: int) -> Iterator[Figure]:
         before, start = sum(store.written for _, store in groups), time.process_time()
         if batch:
             stored, store = groups[0]
-            clock = WatermarkState.from_bytes(read_clock(stored.manifest, store), strategies, columns)
-        clock.observe(merged([observed, observed]), now, "run")
-        data = clock.to_bytes()
+            state = WatermarkState.from_bytes(read_watermark(stored.manifest, store), strategies, columns)
+        state.observe(merged([observed, observed]), now, "run")
+        data = state.to_bytes()
         for number, (stored, store) in enumerate(groups):
-            stored.save(store, Parts(), data, writes_clock=clock.has_new_channels or number == 0)
+            stored.save(store, Parts(), data, writes_watermark=state.has_new_channels or number == 0)
         seconds = time.process_time() - start
         yield figure(case, step, count, seconds, sum(store.written for _, store in groups) - before)
 

@@ -36,7 +36,7 @@ from usage import cpu, memory
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._group.saving import Stored
 
 SCHEMA = "key bigint, at bigint"
 ROW = 16  # bytes of a row of SCHEMA

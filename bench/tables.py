@@ -1,9 +1,16 @@
-"""Writes the tables of the documentation and of the README from the figures of benchmarks.
+"""Writes the figures of the documentation and of the README: tables, and numbers in sentences.
 
 Run as ``make tables`` after benchmarks. It takes those files out/NAME.json that have figures of a known
-benchmark into bench/results/, and writes what is between ``<!-- NAME -->`` and ``<!-- end -->`` in each page
-from bench/results/NAME.json, with the date, the machine, the versions, the rounds and the spread. A table
-without a file stays as it is. `tests/test_bench_tables.py` fails if a page and a file disagree.
+benchmark into bench/results/, and writes
+
+- what is between ``<!-- NAME -->`` and ``<!-- end -->`` in each page from bench/results/NAME.json, with the
+  date, the machine, the versions, the rounds and the spread,
+- the number before ``<!-- NAME: FIGURE -->`` with the decimals that it has, from the same file by
+  `sentences.SENTENCES`, or from the record NAME of bench/results/recorded.json,
+- what is between ``<!-- NAME: TABLE -->`` at the beginning of a line and ``<!-- end -->`` from that record.
+
+What has no file stays as it is. `tests/tools/test_bench_tables.py` fails if a page and a file disagree, and
+`tests/house/test_page_figures.py` if a page has a figure that no file has.
 """
 
 from __future__ import annotations
@@ -18,9 +25,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from changes_table import beside_flink, beside_spark, means
+from sentences import SENTENCES
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
+RECORDED = "recorded.json"
 MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+TABLE = re.compile(r"^<!-- (\w+): ([^>]+) -->\n.*?<!-- end -->", re.DOTALL | re.MULTILINE)
+FIGURE = re.compile(r"(\d[\d,]*(?:\.(\d+))?)<!-- (\w+): ([^>]+) -->")
 NAMES = {
     "columns": "timerheap, vectorized (`BatchProcessFunction`)",
     "columns-arrival": "the same in order of arrival",
@@ -114,24 +127,16 @@ def nexmark(figures: dict[str, Any]) -> str:
     "After the start" is of events beyond the first 200,000; "without q0" is that minus the same of q0.
     """
     queries = figures["queries"]
+    means = nexmark_means(queries)
+    reader = _reader(queries)
     heads = ["Flink, heap", "with mini-batches", "Flink, RocksDB", "with mini-batches", "timerheap"]
     heads += ["beside heap", "beside RocksDB", "after the start", "without q0"]
     heads += ["events/s, Flink", "timerheap", "events", "rows"]
     lines = _begin(f"| {_line(*heads)}")
-    means: list[list[float]] = [[] for _ in range(4)]
-    reader = {side: _least(queries.get(READER, {}), side, "beyond") or 0.0 for side in ("heap", "timerheap")}
     for name, found in queries.items():
         columns = [found.get(column) for column in COLUMNS]
         cells = [f"{one['cpu']:.2f} us" if one else "" for one in columns]
-        ratios: list[float | None] = [
-            _ratio(found, "heap", "cpu"),
-            _ratio(found, "rocksdb", "cpu"),
-            _ratio(found, "heap", "beyond"),
-            _ratio(found, "heap", "beyond", reader) if name != READER and READER in queries else None,
-        ]
-        for mean, ratio in zip(means, ratios, strict=True):
-            if ratio is not None and name != READER:
-                mean.append(max(ratio, 0.01))
+        ratios = _ratios(found, None if name == READER else reader)
         cells += [f"{ratio:.2f}x" if ratio is not None else "" for ratio in ratios]
         rates = [
             max((one["rate"] for one in columns[:-1] if one), default=None),
@@ -139,9 +144,37 @@ def nexmark(figures: dict[str, Any]) -> str:
         ]
         cells += [*(f"{rate:,.0f}" if rate else "" for rate in rates), f"{found.get('events', 0):,}"]
         lines.append(_line(name, *cells, found.get("rows", "")))
-    cells = [f"**{prod(values) ** (1 / len(values)):.2f}x**" if values else "" for values in means]
+    cells = [f"**{mean:.2f}x**" if mean is not None else "" for mean in means]
     lines.append(_line("geometric mean", *[""] * len(COLUMNS), *cells, *[""] * 4))
     return "\n".join(lines)
+
+
+def nexmark_means(queries: dict[str, Any]) -> list[float | None]:
+    """Return the geometric means over the queries, without the reader, of each ratio."""
+    reader = _reader(queries)
+    columns = zip(*(_ratios(found, reader) for name, found in queries.items() if name != READER), strict=True)
+    means: list[float | None] = []
+    for column in columns:
+        values = [max(ratio, 0.01) for ratio in column if ratio is not None]
+        means.append(prod(values) ** (1 / len(values)) if values else None)
+    return means
+
+
+def _ratios(found: dict[str, Any], reader: dict[str, float] | None) -> list[float | None]:
+    """Return the ratios of a query, the last one without what the reader takes, if that is known."""
+    return [
+        _ratio(found, "heap", "cpu"),
+        _ratio(found, "rocksdb", "cpu"),
+        _ratio(found, "heap", "beyond"),
+        _ratio(found, "heap", "beyond", reader) if reader is not None else None,
+    ]
+
+
+def _reader(queries: dict[str, Any]) -> dict[str, float] | None:
+    """Return what the reader takes of each side."""
+    if READER not in queries:
+        return None
+    return {side: _least(queries[READER], side, "beyond") or 0.0 for side in ("heap", "timerheap")}
 
 
 COLUMNS = ("heap", "heap-mini", "rocksdb", "rocksdb-mini", "timerheap")
@@ -484,6 +517,8 @@ WRITERS: dict[str, Any] = {
     "over": lambda figures, arguments: _three_ways(figures, OVER, arguments),
     "asof_flink": asof_flink,
     "patterns": patterns,
+    "changes": lambda figures, _: beside_spark(figures),
+    "changes_flink": lambda figures, _: beside_flink(figures),
     "windows": windows,
     "processors": lambda figures, _: processors(figures),
     "real_time": lambda figures, _: real_time(figures),
@@ -491,6 +526,16 @@ WRITERS: dict[str, Any] = {
     "tight_memory": lambda figures, _: tight_memory(figures),
     "tight_groups": lambda figures, _: tight_groups(figures),
     **{f"session_{name}": lambda figures, _: table(figures) for name in ("timeout", "20000", "100000")},
+}
+
+
+def _beside_flink(heap: float | None, rocksdb: float | None, *_: Any) -> dict[str, float]:
+    return {"beside heap": heap or 0.0, "beside RocksDB": rocksdb or 0.0}
+
+
+COMPUTED = SENTENCES | {
+    "nexmark": lambda figures: _beside_flink(*nexmark_means(figures["queries"])),
+    "changes_flink": lambda figures: _beside_flink(*means(figures)),
 }
 
 
@@ -533,13 +578,46 @@ def filled(text: str, folder: Path = RESULTS) -> str:
         body = WRITERS[mark[1]](document["figures"], document["about"]["arguments"])
         return f"<!-- {mark[1]} -->\n\n{body}\n\n{measured(document)}\n\n<!-- end -->"
 
-    return MARKED.sub(written, text)
+    def recorded(mark: re.Match[str]) -> str:
+        record = _records(folder).get(mark[1])
+        if record is None:
+            return mark[0]
+        head, *rows = record["tables"][mark[2]]
+        lines = [*_begin(_line(*head)), *(_line(*row) for row in rows)]
+        return "\n".join(
+            [f"<!-- {mark[1]}: {mark[2]} -->", "", *lines, "", _when(record), "", "<!-- end -->"]
+        )
+
+    def figure(mark: re.Match[str]) -> str:
+        number, decimals, name, which = mark.groups()
+        if (found := sentences(name, folder)) is not None:
+            number = f"{found[which]:,.{len(decimals or '')}f}"
+        return f"{number}<!-- {name}: {which} -->"
+
+    return FIGURE.sub(figure, TABLE.sub(recorded, MARKED.sub(written, text)))
+
+
+def sentences(name: str, folder: Path = RESULTS) -> dict[str, float] | None:
+    """Return the figures for sentences of a file or of a record, by their names."""
+    if name not in COMPUTED:
+        record = _records(folder).get(name)
+        return None if record is None else record.get("figures", {})
+    file = folder / f"{name}.json"
+    return COMPUTED[name](json.loads(file.read_text())["figures"]) if file.exists() else None
+
+
+def _records(folder: Path) -> dict[str, Any]:
+    file = folder / RECORDED
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def _when(record: dict[str, Any]) -> str:
+    return f"*{'; '.join(record[what] for what in ('date', 'machine', 'how'))}.*"
 
 
 def pages() -> list[Path]:
-    """Return the pages that have tables."""
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [page for page in found if MARKED.search(page.read_text(encoding="utf-8"))]
+    """Return the pages that may have figures."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "bench" / "README.md"]
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from skew import Group, Sessions, rows_of
 from tight import HOT, forget, limited, medians, options
 
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.memory import LiveFile
+from timerheap.spark._live.live_file import LiveFile
 
 GROUPS = 8
 SOME = 10_000  # of one that is measured

@@ -51,15 +51,20 @@ class Run(NamedTuple):
 
 def run(spark: SparkSession, query: Query, directory: Path, work: Path, into: Path | None = None) -> Run:
     """Run a query over all files; its rows are dropped, or go to CSV files if `into` is given."""
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     writer = _writer(query(streams.events(spark, directory / "spark")), query, work)
     if into is not None:
         writer = writer.partitionBy("dt", "hm").option("path", str(into)).format("csv")
     else:
         writer = writer.format("noop")
+    return run_writer(spark, writer, no_data=query is not QUERIES[CLOCK])
+
+
+def run_writer(spark: SparkSession, writer: DataStreamWriter, no_data: bool = True) -> Run:
+    """Run what writes a stream until all files are read."""
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     before, compiled = cpu(jvm), compiling(jvm)
     # A clock would go on for ever: without this, it stops when all files are read.
-    spark.conf.set(NO_DATA, query is not QUERIES[CLOCK])
+    spark.conf.set(NO_DATA, no_data)
     running = writer.trigger(availableNow=True).start()
     running.awaitTermination()
     spent = cpu(jvm).since(before)

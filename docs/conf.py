@@ -17,7 +17,7 @@ from sphinx.util.inspect import signature as inspect_signature
 from sphinx.util.inspect import stringify_signature
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path.append(str(TESTS / "support"))
+sys.path.append(str(TESTS / "support" / "pages"))
 from promises import markdown  # noqa: E402
 
 project = "timerheap"

@@ -23,11 +23,15 @@ installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 $(if $(2),PYTHONPAT
   PYSPARK_PYTHON=$(CURDIR)/$(venv)/$(1)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(venv)/$(1)/bin/python \
   $(venv)/$(1)/bin/python
 
-# A benchmark, which imports the others and measures processes as some tests do.
-measured = env -u SPARK_HOME PYTHONPATH=bench:examples:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python
+# The helpers of the tests, a folder for each kind.
+space := $() $()
+support := $(subst $(space),:,$(wildcard tests/support/[a-z]*))
 
-# Without the last option, a test that ends its process is run again.
-in_two_processes := --numprocesses=2 --dist=loadfile --max-worker-restart=0
+# A benchmark, which imports the others and measures processes as some tests do.
+measured = env -u SPARK_HOME PYTHONPATH=bench:examples:$(support) PYTHONSAFEPATH=1 $(venv)/bench/bin/python
+
+# Three, since each waits for a fifth of its time. Without the last option, a test that ends its process is run again.
+in_processes := --numprocesses=3 --dist=loadfile --max-worker-restart=0
 
 # On the PATH, or among pyenv's, whose shim may be there and yet not run.
 find_python = for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
@@ -42,7 +46,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns soak bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-over bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-spark-checks test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns fuzz-changes soak soak-heaps soak-cases soak-changes bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-changes bench-over bench-rules bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -56,17 +60,20 @@ demo-windows: $(venv)/demo/.installed ## The same year in windows that grow thro
 	$(call installed,demo,examples) examples/demo_windows.py --chart out/departures.png $(ARGS)
 
 test-fast: $(venv)/test/.installed ## The quick tests that start neither Spark nor RocksDB
-	$(call installed,test) -m pytest -m "not spark and not slow" -k "not rocksdb" $(in_two_processes) $(ARGS)
+	$(call installed,test) -m pytest -m "not spark and not slow" -k "not rocksdb" $(in_processes) $(ARGS)
 
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
-	$(call installed,test) -m pytest $(in_two_processes) --no-loadscope-reorder $(ARGS)
+	$(call installed,test) -m pytest $(in_processes) --no-loadscope-reorder $(ARGS)
 
 spark_versions := 4.1 4.2 4.3
 
 test-spark-versions: $(spark_versions:%=test-spark-%) ## The Spark tests on each version of PySpark that is supported
 
 test-spark-%: $(venv)/spark-%/.installed
-	$(call installed,spark-$*) -m pytest tests/spark $(in_two_processes) --no-loadscope-reorder $(ARGS)
+	$(call installed,spark-$*) -m pytest tests/spark $(in_processes) --no-loadscope-reorder $(ARGS)
+
+test-spark-checks: $(venv)/test/.installed ## The Spark tests with all that Spark itself can check and repair of a checkpoint
+	TIMERHEAP_SPARK_CHECKS=all $(call installed,test) -m pytest tests/spark $(in_processes) --no-loadscope-reorder $(ARGS)
 
 # What runs beside Spark is published for some versions of it; each test runs on the newest that has what it needs.
 world_versions := 4.3 4.1
@@ -90,17 +97,18 @@ lint: $(venv)/lint/.installed ## ruff, mypy --strict, stubtest, clang-format, ja
 	$(venv)/lint/bin/clang-format --dry-run -Werror $(wildcard csrc/*.[ch] tests/c/*.[ch] tests/fuzz/*.c bench/*.c)
 	$(venv)/lint/bin/jactionlint --profile correctness
 
-docs: $(venv)/docs/.installed ## The documentation, into out/docs
+docs: $(venv)/lint/wheel/.installed ## The documentation, into out/docs
 	rm -rf docs/reference/generated
-	$(call installed,docs) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -d out/doctrees docs out/docs $(ARGS)
+	$(call installed,lint,$(venv)/lint/wheel) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -d out/doctrees docs out/docs $(ARGS)
 
 docs-site: docs ## The documentation of every minor version and of the tree, with a switcher, into out/site (BASE_URL=/...)
-	$(venv)/docs/bin/python tools/docs_site.py $(BASE_URL)
+	$(venv)/lint/bin/python tools/docs_site.py $(BASE_URL)
 
-sanitize: $(venv)/sanitize/.installed ## The C tests, and those of the heaps, the index and the row loop, under ASan and UBSan
+sanitize: $(venv)/sanitize/.installed ## The C tests, and those of the heaps, the index, the codes, the sums and the row loop, under ASan and UBSan
 	$(MAKE) -C tests/c
 	$(sanitizers) PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest \
-	  $(wildcard tests/test_heap*.py tests/test_row_*.py) tests/test_id_index.py $(ARGS)
+	  $(wildcard tests/native/test_heap*.py tests/native/test_row_*.py) tests/native/test_id_index.py \
+	  $(wildcard tests/native/test_code*.py) tests/native/test_sums.py $(ARGS)
 
 coverage: $(venv)/coverage/.installed ## Which lines of Python, Cython and C the tests of test-fast run; ARGS="tests" for all
 	$(venv)/coverage/bin/python tools/measure_coverage.py $(ARGS)
@@ -118,13 +126,25 @@ fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of th
 	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py key_inputs $(fuzzing) -runs=20000 $(ARGS) out/corpus-keys
 
 fuzz-patterns: $(venv)/test/.installed ## 20,000 random patterns of MATCH_RECOGNIZE against the definition of the standard
-	TIMERHEAP_MATCH_CASES=20000 $(call installed,test,tests/support) -m pytest -q tests/spark/patterns -k standard
+	TIMERHEAP_MATCH_CASES=20000 $(call installed,test,$(support)) -m pytest -q tests/spark/patterns -k standard
 
-soak: $(venv)/soak/.installed ## A billion operations on the heaps, in memory that stays flat
+fuzz-changes: $(venv)/test/.installed ## 20,000 random tables that change under random plans, against a model of SQL
+	TIMERHEAP_CHANGE_CASES=20000 $(call installed,test) -m pytest -q --timeout=0 tests/spark/changes/test_random_changes.py $(ARGS)
+
+soak: soak-heaps soak-cases ## A billion operations on the heaps, all of Flink's traces, and all cases
+
+soak-heaps: $(venv)/soak/.installed ## A billion operations on the heaps, in memory that stays flat
 	NUMPY_MADVISE_HUGEPAGE=0 $(call installed,soak) tests/fuzz/soak.py $(ARGS)
 
+soak-cases: $(venv)/test/.installed ## All of Flink's traces and all cases of tests, of which `make test` has a share, another one after each commit
+	TIMERHEAP_SHARE=all $(call installed,test) -m pytest tests/flink $(in_processes)
+	TIMERHEAP_SHARE=all $(call installed,test) -m pytest -m in_turn $(in_processes)
+
+soak-changes: $(venv)/test/.installed ## 200 random plans over changes on Spark, restarted on one checkpoint
+	TIMERHEAP_CHANGE_STREAMS=200 TIMERHEAP_SHARE=all $(call installed,test) -m pytest -q --timeout=0 tests/spark/changes/test_random_change_streams.py $(ARGS)
+
 soak-kills: $(venv)/test/.installed ## Kill drivers, Python workers and executors; the output must not change
-	PYTHONPATH=tests/support PYTHONSAFEPATH=1 $(venv)/test/bin/python tests/support/kill_driver.py $(ARGS)
+	PYTHONPATH=$(support) PYTHONSAFEPATH=1 $(venv)/test/bin/python tests/support/programs/kill_driver.py $(ARGS)
 
 beside_spark := --variants columns rows spark
 
@@ -156,8 +176,15 @@ bench-asof: $(venv)/bench/.installed ## As-of joins beside Spark's window, DuckD
 bench-over: $(venv)/bench/.installed ## LAG, LEAD and running sums OVER rows beside Spark's own and DuckDB
 	$(measured) bench/over.py --json out/over.json $(ARGS)
 
+bench-rules: $(venv)/bench/.installed ## Five rules over one exchange of rows beside one rule, as a batch and as a stream
+	$(measured) bench/rules.py --json out/rules.json $(ARGS)
+
 bench-patterns: $(venv)/bench/.installed ## MATCH_RECOGNIZE beside process() and Flink: four patterns, 2 million rows
 	$(measured) bench/patterns.py --flink --json out/patterns.json $(ARGS)
+
+bench-changes: $(venv)/bench/.installed ## Results that change beside Spark's update mode, and beside Flink
+	$(measured) bench/changes.py --json out/changes.json $(ARGS)
+	$(measured) bench/changes_flink.py --json out/changes_flink.json $(ARGS)
 
 bench-skew: $(venv)/bench/.installed ## Key groups under skew: a key of 1M timers, lists of 1e5, 10,000 channels
 	$(measured) bench/skew.py --json out/skew.json $(ARGS)
@@ -179,7 +206,7 @@ bench-latency: $(venv)/bench/.installed ## Small and idle micro-batches, and fro
 	$(measured) bench/first_contact.py --json out/first_contact.json
 
 bench-kafka: $(venv)/world-4.3/.installed ## From Kafka to Kafka beside Flink and Spark's own operator; needs a JDK
-	env -u SPARK_HOME PYTHONPATH=bench:examples:tests/support PYTHONSAFEPATH=1 $(venv)/world-4.3/bin/python \
+	env -u SPARK_HOME PYTHONPATH=bench:examples:$(support) PYTHONSAFEPATH=1 $(venv)/world-4.3/bin/python \
 	  bench/kafka_latency.py --json out/kafka.json $(ARGS)
 
 bench-realtime: $(venv)/bench/.installed ## From a timer's due time to its result in real-time mode, beside micro-batches
@@ -219,7 +246,7 @@ tables: ## Put the figures of out/ into the pages of the documentation and the R
 	$(PYTHON) bench/tables.py out
 
 bench-object-store: $(venv)/world-4.3/.installed ## Requests to an object store for each micro-batch, and their price
-	$(call installed,world-4.3,bench:tests/support) bench/object_store.py --json out/object_store.json $(ARGS)
+	$(call installed,world-4.3,bench:$(support)) bench/object_store.py --json out/object_store.json $(ARGS)
 
 instructions: $(venv)/soak/.installed ## Fail if an operation takes 5 % more instructions than at the base commit (BASE=...)
 	$(call installed,soak) bench/instructions.py $(BASE)
@@ -263,15 +290,14 @@ $(wheel): $(sources) | $(venv)/build/pyvenv.cfg
 	touch $@
 
 # The wheel's extras in each environment.
-extras_demo := [inspect]
-extras_test := [inspect,prometheus,rocksdb,sketches,sql]
+extras_demo := [inspect,java]
+extras_test := [inspect,java,prometheus,rocksdb,sketches,sql]
 $(foreach version,$(spark_versions),$(eval extras_spark-$(version) := $(extras_test)))
 $(foreach version,$(world_versions),$(eval extras_world-$(version) := [spark,java,prometheus]))
 extras_coverage := $(extras_test)
 extras_bench := [spark,java,rocksdb,sql]
 extras_fuzz := [spark]
-extras_lint := [inspect,prometheus,rocksdb,sql]
-extras_docs := [spark,prometheus]
+extras_lint := [inspect,java,prometheus,rocksdb,sql]
 
 $(venv)/%/.installed: $(wheel) | $(venv)/%/pyvenv.cfg
 	$(call install,$*,$(built))
@@ -280,6 +306,12 @@ $(venv)/%/.installed: $(wheel) | $(venv)/%/pyvenv.cfg
 $(venv)/lint/.installed: pyproject.toml $(filter csrc/% timerheap/_native/%,$(sources)) | $(venv)/lint/pyvenv.cfg
 	$(MAKE) $(wheel)
 	$(call install,lint,$(built))
+
+# The documentation is made of the docstrings of the wheel: the present one, beside what lint has installed.
+$(venv)/lint/wheel/.installed: $(wheel) | $(venv)/lint/.installed
+	rm -rf $(@D)
+	$(venv)/lint/bin/python -m pip install --quiet --no-deps --target $(@D) "$$(ls dist/$(built))"
+	touch $@
 
 # Compiled anew from the sdist: neither the tree's build folder nor pip's cache knows which flags were used.
 $(venv)/sanitize/.installed: $(wheel) | $(venv)/sanitize/pyvenv.cfg

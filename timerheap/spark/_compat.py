@@ -9,6 +9,7 @@ import atexit
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from inspect import signature
 from io import BufferedReader
@@ -34,7 +35,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-_LARGE_RESULTS = tuple(map(int, __version__.split(".")[:2])) >= (4, 3)
+_VERSION = tuple(map(int, __version__.split(".")[:2]))
+_LARGE_RESULTS = _VERSION >= (4, 3)
+
+# What Spark sets for the worker of a function that runs in its driver.
+_SET_IN_DRIVER = ["SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"]
+_SET_IN_DRIVER += ["SPARK_PYTHON_RUNTIME"] if _VERSION >= (4, 2) else []
 
 
 def _if_known(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
@@ -275,6 +281,27 @@ def weak_function(df: DataFrame) -> Any:
     """Return a weak reference of Java to the function of a DataFrame that ``mapInArrow`` has made."""
     # All plans with the function have this one object.
     return jvm(df.sparkSession).java.lang.ref.WeakReference(analyzed(df).functionExpr().func())
+
+
+@contextmanager
+def variables_of_driver(spark: SparkSession) -> Iterator[None]:
+    """Have functions that are made within hold the variables that Spark sets in its driver, still empty.
+
+    Queries over one DataFrame share the map of its function, which Spark fills at their first micro-batches,
+    and sends with their tasks. A map that grows while it is written cannot be read (OptionalDataException);
+    in one that has all names only values are replaced.
+    """
+    if on_connect(spark):  # which makes a function for each query
+        yield
+        return
+    environment: dict[str, str] = cast(Any, spark.sparkContext).environment
+    missing = [name for name in _SET_IN_DRIVER if name not in environment]
+    environment.update(dict.fromkeys(missing, ""))
+    try:
+        yield
+    finally:
+        for name in missing:
+            del environment[name]
 
 
 def execution_of(query: Any) -> Any:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from timerheap.spark._columns import AHEAD, AT, CHANNEL, HASH, KEPT, OF_BATCH, PACKED, SEEN, shown_name
-from timerheap.spark._compat import with_columns
+from timerheap.spark._compat import variables_of_driver, with_columns
 from timerheap.spark._exchange.broadcaster import Broadcaster
 from timerheap.spark._exchange.followed_watermarks import FollowedWatermarks
 from timerheap.spark._exchange.packer import Packer
@@ -140,14 +140,15 @@ def build(
         initial = start.partitions(query, letters, rehearsal, group)
         query = without_expected(query)
     if name is not None:
-        result = groups.transformWithStateInPandas(
-            deferred(StreamingOperator(query, letters)),
-            output_type(result_type, query.has_watermark, flat=bool(event_time_column)),
-            output_mode,
-            query.time_mode,
-            initial,
-            event_time_column,
-        )
+        with variables_of_driver(df.sparkSession):
+            result = groups.transformWithStateInPandas(
+                deferred(StreamingOperator(query, letters)),
+                output_type(result_type, query.has_watermark, flat=bool(event_time_column)),
+                output_mode,
+                query.time_mode,
+                initial,
+                event_time_column,
+            )
         result = with_metrics(result, name, query.has_metrics)
     else:
         on_batch = BatchOperator(query, result_type, letters)

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections import Counter
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -41,14 +42,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases whose turn it is not, unless the command has named them."""
-    numbers: Counter[object] = Counter()
+    numbers: Counter[str] = Counter()
     waiting = set()
     for item in items:
-        test = getattr(item, "originalname", None)
         marker = item.get_closest_marker("in_turn")
-        if test is not None and hasattr(item, "callspec") and marker is not None:
-            numbers[item.path, test] += 1
-            if waits_for_its_turn(numbers[item.path, test], *marker.args):
+        if marker is not None:
+            # Cases of one test take turns with each other, other tests with those of their file.
+            of = f"{item.path.name}::{item.originalname if hasattr(item, 'callspec') else ''}"
+            number = numbers[of] + crc32(of.encode())  # not all of them begin in the same run
+            numbers[of] += 1
+            if waits_for_its_turn(number, *marker.args):
                 waiting.add(item)
     named = config.option.keyword or any("::" in each for each in config.args)
     if waiting and not named:

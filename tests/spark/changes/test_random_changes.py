@@ -17,12 +17,13 @@ from changing_tables import Rows
 from plan_cases import Case, Compiled
 from pyspark.sql import SparkSession
 from random_changes import TABLES, Changing, differences, of_rows, rows_of
+from shares import chosen_share
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("TIMERHEAP_CHANGE_CASES", "300"))
-FIRST = int(os.environ.get("TIMERHEAP_CHANGE_SEED", "0"))
+CASES = int(os.environ.get("TIMERHEAP_CHANGE_CASES", "100"))
 EACH = 20 if CASES < 2000 else 50  # cases of a plan
+FIRST = int(os.environ.get("TIMERHEAP_CHANGE_SEED", 5 * (chosen_share() or 0)))  # others after each commit
 
 
 def test_the_table_is_that_of_the_model(spark: SparkSession) -> None:

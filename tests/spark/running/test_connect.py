@@ -12,7 +12,7 @@ import pytest
 from children import PROGRAMS, import_path
 from local_spark import JAVA_OPTIONS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
 
 
 def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:

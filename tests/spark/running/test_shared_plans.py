@@ -30,7 +30,9 @@ def variables(df: DataFrame) -> dict[str, str]:
     return dict(node.functionExpr().func().envVars())
 
 
-def test_spark_replaces_the_variables_of_a_function_and_adds_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_replaces_the_variables_of_a_function_and_adds_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     # The map is written with the tasks of one query while Spark sets it for the first micro-batch of another.
     write_batches(tmp_path / "rows", [[{"k": "a"}]], pa.schema([("k", pa.string())]))
     result = timerheap.spark.process(read_stream(spark, tmp_path / "rows"), "k", Echo(), "k string")

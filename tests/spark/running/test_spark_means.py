@@ -20,6 +20,7 @@ from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.in_turn(5),
     pytest.mark.skipif(pyspark.__version__ < "4.3", reason="Spark has them from 4.3 on"),
     pytest.mark.usefixtures("one_partition"),
 ]

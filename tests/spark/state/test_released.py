@@ -29,7 +29,7 @@ import timerheap.spark
 from timerheap.spark import InitialState, continue_from
 from timerheap.spark._group.stored.formats import CHECKPOINT
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
 
 RELEASED = sorted(path for path in (Path(__file__).parents[1] / "data/released").iterdir() if path.is_dir())
 KEPT = [(version, name) for version in RELEASED for name in kept_features(version)]

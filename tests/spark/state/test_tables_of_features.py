@@ -18,7 +18,7 @@ import timerheap.spark
 from timerheap.errors import CheckpointMismatchError
 from timerheap.spark import CheckpointState, InitialState, continue_from, read_checkpoint, start_from
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
 
 OF_GROUPS = "key_group"  # the column that may be another one
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 SHARES = 20  # of Flink's traces
-TURNS = 4  # of the cases of tests with the marker in_turn; divides SHARES
+TURNS = 10  # of the tests with the marker in_turn; divides SHARES
 
 
 @cache

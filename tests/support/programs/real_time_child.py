@@ -367,8 +367,9 @@ class Child:
             back.foreach(lambda row: append(Path(row.file), row[:3])), epoch=EPOCH
         )
         wait(lambda: bool(query.recentProgress), query)  # the stream in memory begins with the first epoch
+        source.send(1, ("g", 70_000, ""))  # the other partition holds the watermark
+        wait(lambda: sum(one.numInputRows for one in query.recentProgress) == 1, query)
         source.send(0, ("f", 59_500, ""), ("a", 70_000, ""))
-        source.send(1, ("g", 70_000, ""))
         wanted = {("f", 60_500, 2)}
         wait(lambda: {*lines(sink)} >= wanted, query)
         self.tell(back=sorted({*lines(sink)}), **{"back wanted": sorted(wanted)})

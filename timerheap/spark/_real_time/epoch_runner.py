@@ -41,6 +41,9 @@ LOCATION = "spark.timerheap.realTime.location"
 RUN = "spark.timerheap.realTime.run"
 """Name of the setting with the number of the run."""
 
+FIRST = "spark.timerheap.realTime.first"
+"""Name of the setting with the first epoch of all runs, in which tasks of the source say that they run."""
+
 TICK = "spark.timerheap.realTime.tick"
 """Name of the setting with the ms between two looks, while the watermark follows the clock."""
 

@@ -22,7 +22,7 @@ from timerheap.spark._exchange.unpacker import packed_pairs
 from timerheap.spark._query import Query
 from timerheap.spark._real_time.arrivals import Arrivals
 from timerheap.spark._real_time.bursts import burst
-from timerheap.spark._real_time.epoch_runner import Epoch, location_of
+from timerheap.spark._real_time.epoch_runner import FIRST, Epoch, location_of
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.errors import reported_errors
 from timerheap.timer import MIN_WATERMARK
@@ -56,7 +56,8 @@ class RealTimePacker:
         location_of(task)  # without it, rows do not come one by one
         arrivals = Arrivals(self.input, self.names, batches)
         timed = self.packer.event_time is not None
-        if self.by_source and timed and task.getLocalProperty("streaming.sql.batchId") == "0":
+        is_first = task.getLocalProperty("streaming.sql.batchId") == task.getLocalProperty(FIRST)
+        if self.by_source and timed and is_first:
             yield burst({}, range(placement.used), sequence, MIN_WATERMARK, 1)
         while (found := arrivals.take(_LONG)) is not None:
             if self.by_source:

@@ -16,7 +16,7 @@ from timerheap._arguments import instance, integer, not_negative, positive
 from timerheap.errors import ArgumentValueError
 from timerheap.spark._available_now import writing
 from timerheap.spark._compat import has_stopped, real_time_trigger
-from timerheap.spark._real_time.epoch_runner import LOCATION, RUN, TICK
+from timerheap.spark._real_time.epoch_runner import FIRST, LOCATION, RUN, TICK
 from timerheap.spark._real_time.initial_epoch import beginnings
 from timerheap.spark._real_time.spark_lookup import operator_in, sending_tasks
 from timerheap.spark._run_settings import start_with
@@ -84,18 +84,17 @@ def start_real_time(
     location = place_of_state(df.sparkSession, checkpoint)
     files, folder = fs.FileSystem.from_uri(location)
     run = next_run(files, folder)
-    before = last_epoch(df.sparkSession, checkpoint)
-    is_first = before == begun_at(files, folder)
+    before, begun = last_epoch(df.sparkSession, checkpoint), begun_at(files, folder)
     beginning = beginnings.get(name)
     if beginning is not None and before < 0:
         beginning.write(location, run)
-    settings = IN_REAL_TIME | {LOCATION: location, RUN: str(run), TICK: str(between)}
+    own = {LOCATION: location, RUN: str(run), TICK: str(between), FIRST: str(begun + 1)}
     real_time_trigger(writer, f"{length} milliseconds")
     # Else an epoch may begin, and remove the state before the last one, which is not committed yet.
     writer.option("asyncProgressTrackingEnabled", "false")
-    query = start_with(df.sparkSession, checkpoint, settings, start)
+    query = start_with(df.sparkSession, checkpoint, IN_REAL_TIME | own, start)
     try:
-        tasks = sending_tasks(df.sparkSession, query) if is_first else None
+        tasks = sending_tasks(df.sparkSession, query) if before == begun else None
         if tasks is not None:
             with files.open_output_stream(sources_of(folder, run)) as out:
                 out.write(str(tasks).encode())

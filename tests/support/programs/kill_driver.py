@@ -2,8 +2,8 @@
 
 The kind `speculation` kills executors, too, and in each micro-batch two attempts of a task commit. With both
 kinds a query that ends by itself is a failure; the queries of `SPARKS_OWN` show how Spark itself fares.
-The kind `change` kills drivers and workers in calls of `continue_from`, of which there is one after every few
-micro-batches.
+The kinds `change` and `change-executor` kill drivers and workers, or executors, in calls of `continue_from`, of
+which there is one after every few micro-batches.
 
 Run as ``make soak-kills ARGS="--kills 40 --seed 1"``. Every choice comes from the seed, but a moment is never
 quite the same twice.
@@ -194,8 +194,11 @@ KINDS: dict[str, Callable[[Child, random.Random, Cluster | None], bool]] = {
     "executor": kill_executor,
     "speculation": kill_executor,
     "change": kill_changing,
+    "change-executor": kill_executor,
 }
-MOST = {"driver": 5, "worker": 12, "executor": 8, "speculation": 4, "change": 6}  # kills in one run
+CHANGES = ("change", "change-executor")
+MOST = {"driver": 5, "worker": 12, "executor": 8, "speculation": 4, "change": 6, "change-executor": 6}
+"""Kills in one run."""
 
 
 def settings_of(where: Cluster | None) -> dict[str, Any]:
@@ -296,7 +299,7 @@ def _until_its_end(
             return False
         if told is None and due is None:
             raise TimeoutError(f"no sign of life in {PATIENCE} s; see {child.log}")
-        if kind == "change":
+        if kind in CHANGES:
             if told == "changes" and found.kills < may_kill:
                 due = now + draw.uniform(0, pace)
             elif told == "changed":
@@ -382,18 +385,19 @@ class Soak:
 
     def _one(self, kind: str, number: int, kills: int, where: Cluster | None) -> Outcome:
         draw = random.Random(f"{self._seed} {kind} {number}")
-        query = "continued" if kind == "change" else self._queries[number % len(self._queries)]
+        changed = kind in CHANGES
+        query = "continued" if changed else self._queries[number % len(self._queries)]
         right, work = self._undisturbed(query), self._scratch / f"{kind}-{number}"
         chosen, sink = settings_by_chance(draw, where), draw.choice(SINKS)
         twins = kind == "speculation"
-        if kind == "change":
+        if changed:
             del chosen["spark.sql.shuffle.partitions"]  # each version has another number
             # With the other one Spark cannot go on when a sink skips a micro-batch, not in place either.
             chosen[f"{STORE}.checkpointFormatVersion"] = 1
         if twins:
             chosen |= {"spark.speculation": "true", f"{STORE}.checkpointFormatVersion": 1}
         spec = self._spec(query, {**settings_of(where), **chosen, **self._settings}, sink, twins)
-        spec["changed"] = kind == "change"
+        spec["changed"] = changed
         if self._checkpoints is not None:
             spec["checkpoint"] = f"{self._checkpoints}/{work.name}"
         done = run(work, spec, kills, kind, draw, where)
@@ -421,14 +425,14 @@ class Soak:
 
 
 COLUMNS = ("kills", "starts", "batches", "redone", "twins", "rows", "differ", "errors", "ended", "seconds")
-HEADER = f"{'kind':12}" + "".join(f"{name:>9}" for name in COLUMNS)
+HEADER = f"{'kind':16}" + "".join(f"{name:>9}" for name in COLUMNS)
 
 
 def line(kind: str, done: Outcome) -> str:
     """Return a line under `HEADER`."""
     counts = (done.kills, done.starts, done.batches, done.redone, done.twins, done.rows)
     counts += (len(done.differences), len(done.errors), len(done.ended), round(done.seconds))
-    return f"{kind:12}" + "".join(f"{count:9}" for count in counts)
+    return f"{kind:16}" + "".join(f"{count:9}" for count in counts)
 
 
 def _cause(failure: str) -> str:

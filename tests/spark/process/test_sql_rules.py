@@ -1,4 +1,4 @@
-"""Patterns among the rules over one exchange of rows: each has the matches that its query has alone."""
+"""Rules in SQL over one exchange of rows: each has the results that its query has alone."""
 
 from __future__ import annotations
 
@@ -50,6 +50,15 @@ LONE = """
 """
 
 
+OVER = """
+    SELECT k, n + x AS more, after, recent, best FROM (
+        SELECT *, RANK() OVER w AS n, LEAD(x + 1) OVER w AS after, MAX(upper(k)) OVER w AS best,
+            SUM(x * 2) FILTER (WHERE ok)
+                OVER (w RANGE BETWEEN INTERVAL '5' SECOND PRECEDING AND CURRENT ROW) AS recent
+        FROM t WINDOW w AS (PARTITION BY k ORDER BY at)
+    ) WHERE n <> 7
+"""
+
 NINTH = OutputTag("ninth", Types.ROW_NAMED(["k"], [Types.STRING()]))
 
 
@@ -70,7 +79,7 @@ class Count(KeyedProcessFunction):
 
 
 COUNT = Rule(Count(), "k string, n bigint")
-RULES = {"falls": SqlRule(FALLS), "count": COUNT, "lone": SqlRule(LONE)}
+RULES = {"falls": SqlRule(FALLS), "count": COUNT, "lone": SqlRule(LONE), "over": SqlRule(OVER)}
 
 
 def rows(batches: int, seed: int = 1) -> list[list[dict[str, Any]]]:
@@ -94,11 +103,11 @@ def alone(df: DataFrame, text: str) -> DataFrame:
     return timerheap.spark.sql(df.sparkSession, text, watermark=DELAY)
 
 
-def test_patterns_find_what_they_find_alone_in_a_batch(spark: SparkSession) -> None:
+def test_queries_find_what_they_find_alone_in_a_batch(spark: SparkSession) -> None:
     df = spark.createDataFrame(pa.Table.from_pylist([row for batch in rows(4) for row in batch], SCHEMA))
     found = together(df)
     assert found.columns == [*RULES]
-    for name, text in (("falls", FALLS), ("lone", LONE)):
+    for name, text in (("falls", FALLS), ("lone", LONE), ("over", OVER)):
         mine, wanted = rule_results(found, name), alone(df, text)
         assert mine.columns == wanted.columns
         assert [field.dataType for field in mine.schema] == [field.dataType for field in wanted.schema]
@@ -114,7 +123,7 @@ def test_patterns_find_what_they_find_alone_in_a_batch(spark: SparkSession) -> N
 
 @pytest.mark.in_turn
 @pytest.mark.parametrize("change", ["in place", "continue_from"])
-def test_patterns_come_and_go_beside_others(spark: SparkSession, tmp_path: Path, change: str) -> None:
+def test_queries_come_and_go_beside_others(spark: SparkSession, tmp_path: Path, change: str) -> None:
     """What stays goes on; what comes begins with the rows that come."""
     far = [{"k": key, "at": 10**12, "x": 1, "ok": True} for key in "abc"]
     batches = [*rows(5), far]
@@ -126,7 +135,7 @@ def test_patterns_come_and_go_beside_others(spark: SparkSession, tmp_path: Path,
     def read(folder: str = "in") -> DataFrame:
         return streams.read_stream(spark, tmp_path / folder)
 
-    found: dict[str, list[Any]] = {"falls": [], "count": [], "lone": []}
+    found: dict[str, list[Any]] = {name: [] for name in RULES}
 
     def collect(df: DataFrame, _: int) -> None:
         for name in df.columns:
@@ -149,7 +158,7 @@ def test_patterns_come_and_go_beside_others(spark: SparkSession, tmp_path: Path,
         return together(read(), {"lone": SqlRule(LONE), **RULES})
 
     add(0, 1)
-    run(together(read(), {"count": COUNT, "falls": SqlRule(FALLS)}), "1")
+    run(together(read(), {"over": SqlRule(OVER), "count": COUNT, "falls": SqlRule(FALLS)}), "1")
     add(2, 3)
     last = "1"
     if change == "in place":
@@ -158,11 +167,12 @@ def test_patterns_come_and_go_beside_others(spark: SparkSession, tmp_path: Path,
         last = "2"
         run(continue_from(spark, tmp_path / "1", tmp_path / "2", changed), "2")
     add(4, 5)
-    without_lone = {"falls": SqlRule(FALLS), "count": COUNT}
+    without_lone = {"falls": SqlRule(FALLS), "count": COUNT, "over": SqlRule(OVER)}
     seen = len(found["lone"])
     run(together(read(), without_lone, state_changes={"lone": None}), last)
     assert len(found["lone"]) == seen
     assert sorted(found["falls"]) == undisturbed(read(), FALLS)
+    assert sorted(found["over"]) == undisturbed(read(), OVER)
     assert seen > 3
     assert {*found["lone"]} <= {*undisturbed(read("later"), LONE)}
     found["again"] = []
@@ -180,12 +190,16 @@ def test_the_rows_of_a_rule_are_those_of_all(spark: SparkSession) -> None:
 
     refused(FALLS.replace("BY k ", "BY ok "), r"must have PARTITION BY k, the key of process_all\(\), got ok")
     refused(FALLS.replace("BY at, x DESC", "BY x"), r"must have ORDER BY at, the event_time of .* got x")
-    refused(
-        "SELECT k, COUNT(*) FROM t GROUP BY k", r"must be one SELECT FROM t MATCH_RECOGNIZE .* run that with"
-    )
-    refused(FALLS, 'order must be "event_time" for a rule with MATCH_RECOGNIZE', order="arrival")
-    with pytest.raises(ValueError, match="lag_within must be None for a pattern without PREV"):
+    refused(OVER.replace("BY k ", "BY ok "), r"must have PARTITION BY k, the key of process_all\(\), got ok")
+    one = r"must be one SELECT FROM t MATCH_RECOGNIZE .* functions OVER rows.* run that with"
+    refused("SELECT k, COUNT(*) FROM t GROUP BY k", one)
+    windows = "TABLE(TUMBLE(TABLE t, DESCRIPTOR(at), INTERVAL '5' SECOND))"
+    refused(f"SELECT k, COUNT(*) FROM {windows} GROUP BY k, window_start, window_end", one)
+    refused(FALLS, 'order must be "event_time" for a rule in SQL', order="arrival")
+    with pytest.raises(ValueError, match="lag_within must be None for a rule without PREV"):
         together(df, {"mine": SqlRule(LONE, lag_within="1 hour")})
+    with pytest.raises(ValueError, match="unbounded_matches must be False for a rule without MATCH_REC"):
+        together(df, {"mine": SqlRule(OVER, unbounded_matches=True)})
     twice = "SELECT high AS n, low AS n FROM (" + FALLS + ")"
     with pytest.raises(
         ValueError, match=r"query of rule 'mine' must have columns of different names, got \['n'"

@@ -52,7 +52,7 @@ def process_all(
     side_outputs: Sequence[OutputTag] | None = None,
     name: str | None = None,
 ) -> DataFrame:
-    """Run several functions and patterns on the rows of one stream or batch DataFrame, which is read once.
+    """Run several functions and queries on the rows of one stream or batch DataFrame, which is read once.
 
     Each is a rule with a name, and has the timers, the states and the results that it would have in a
     `process`, or in a query with `sql`, of its own. The rows are read, sent to the tasks of their keys,
@@ -102,7 +102,7 @@ def process_all(
     Notes
     -----
     Rules may be added and removed between two runs of a query, with the checkpoint that it has. A new one
-    begins without state, with the rows that wait for the watermark and those that come; a pattern for which
+    begins without state, with the rows that wait for the watermark and those that come; a query for which
     Spark computes something of each row begins with those that come. The others go on.
 
     One rule after the other gets the rows of a micro-batch that have the same key group, so rules do not see
@@ -129,7 +129,9 @@ def process_all(
     source = Input.checked(Columns("df", rows), grouping, event_time, watermark, order=order, late=late)
     plans = _plans(checked, source, row_order(order, source.df, source.event_time, source.strategy))
     functions = [rule.function for rule in checked.values() if isinstance(rule, Rule)]
-    structs = {name: rule_struct(name, plan.columns) for name, plan in plans.items() if plan.columns}
+    structs = {
+        name: rule_struct(name, plan.columns, plan.computed) for name, plan in plans.items() if plan.columns
+    }
     if structs:
         source = replace(source, df=source.df.select("*", *structs.values()))
     query = query_of(

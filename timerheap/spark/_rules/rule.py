@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
@@ -31,13 +31,15 @@ class RulePlan:
 
     work: runs it
     emitted: the type of what the work emits
-    columns: what Spark computes of each row for the work alone, in its SQL, by name
+    columns: what Spark computes of each row for the work alone, by name
+    computed: what these columns mean, in a text that is the same in each run
     shown: what becomes of what the work emits; None to leave it as it is
     """
 
     work: KeyedWork
     emitted: StructType
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    computed: str = ""
     shown: Shown | None = None
 
 

@@ -44,8 +44,8 @@ class RuleColumns:
         return replace(rows, rows=pa.RecordBatch.from_arrays(columns, names=names))
 
 
-def rule_struct(rule: str, columns: Mapping[str, str]) -> Column:
-    """Return the struct of the columns of a rule, given in Spark's SQL, under a name for just these."""
-    digest = hashlib.blake2b(repr(sorted(columns.items())).encode(), digest_size=6).hexdigest()
-    fields = (F.expr(text).alias(name) for name, text in columns.items())
+def rule_struct(rule: str, columns: Mapping[str, Column], computed: str) -> Column:
+    """Return the struct of the columns of a rule, under a name for just what is computed in them."""
+    digest = hashlib.blake2b(computed.encode(), digest_size=6).hexdigest()
+    fields = (column.alias(name) for name, column in columns.items())
     return F.struct(*fields).alias(f"{COMPUTED}:{rule}/{digest}")

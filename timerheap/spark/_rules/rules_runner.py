@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from timerheap.errors import CheckpointMismatchError
 from timerheap.metrics import DistributionResult, Metrics
@@ -219,8 +220,11 @@ class RulesWork(KeyedWork):
         return RulesRunner(query, runners, self.columns)
 
     def _query_of(self, rule: str, query: Query) -> Query:
-        """Return the query over the rows that reach a rule."""
-        return self.columns[rule].query(query) if rule in self.columns else query
+        """Return the query over the rows that reach a rule, with its results."""
+        result = query.result[rule].dataType
+        assert isinstance(result, StructType)
+        rows = self.columns[rule].query(query) if rule in self.columns else query
+        return replace(rows, result=result)
 
 
 def changes_of_rule(changes: StateChanges, rule: str) -> StateChanges:

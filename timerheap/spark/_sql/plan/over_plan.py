@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -32,10 +32,16 @@ from timerheap.spark._sql.run.over_runner import OverWork
 
 
 class AddedColumns:
-    """Rows, with a column for each expression that is asked for; `names` are those of the columns before."""
+    """Rows, with a column for each expression that is asked for.
 
-    def __init__(self, df: DataFrame, names: Sequence[str]) -> None:
-        self.df, self._names = df, names
+    names: those of the columns before
+    inputs: columns that they have, too
+    computed: all columns that have been added
+    """
+
+    def __init__(self, df: DataFrame, names: Sequence[str], inputs: Mapping[str, Column]) -> None:
+        self.df, self._names = with_columns(df, inputs), names
+        self.computed = {**inputs}
         self._added: dict[str, str] = {}
 
     @property
@@ -48,8 +54,9 @@ class AddedColumns:
             return text.strip("`")
         text = text if type_ is None else f"CAST({text} AS {type_.simpleString()})"
         if text not in self._added:
-            self._added[text] = computed_name(1, text)
-            self.df = with_columns(self.df, {self._added[text]: kept_only(self.df, F.expr(text))})
+            name = self._added[text] = computed_name(1, text)
+            self.computed[name] = kept_only(self.df, F.expr(text))
+            self.df = with_columns(self.df, {name: self.computed[name]})
         return self._added[text]
 
     def type_of(self, name: str) -> T.DataType:
@@ -86,7 +93,7 @@ class OverPlan:
         """Add what functions read to the rows of a table, whose columns and their `names` `source` has."""
         aggregates = _aggregates(node, source, functions)
         inputs = input_columns(df, [one.resolved for one in aggregates])
-        rows = AddedColumns(with_columns(df, inputs), names)
+        rows = AddedColumns(df, names, inputs)
         results = {one.name: one.resolved.field for one in aggregates}
         calls = {}
         for name, call in node.calls.items():

@@ -2,8 +2,8 @@
 
 The kind `speculation` kills executors, too, and in each micro-batch two attempts of a task commit. With both
 kinds a query that ends by itself is a failure; the queries of `SPARKS_OWN` show how Spark itself fares.
-The kinds `change` and `change-executor` kill drivers and workers, or executors, in calls of `continue_from`, of
-which there is one after every few micro-batches.
+The kind `change` kills drivers and workers in calls of `continue_from`, of which there is one after every few
+micro-batches, and `change-executor` kills executors in them.
 
 Run as ``make soak-kills ARGS="--kills 40 --seed 1"``. Every choice comes from the seed, but a moment is never
 quite the same twice.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
@@ -39,7 +39,7 @@ class AddedColumns:
     computed: all columns that have been added
     """
 
-    def __init__(self, df: DataFrame, names: Sequence[str], inputs: Mapping[str, Column]) -> None:
+    def __init__(self, df: DataFrame, names: Sequence[str], inputs: dict[str, Column]) -> None:
         self.df, self._names = with_columns(df, inputs), names
         self.computed = {**inputs}
         self._added: dict[str, str] = {}

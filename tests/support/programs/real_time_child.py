@@ -329,6 +329,7 @@ class Child:
         for name in self.queries:
             self.queries[name].stop()
         self.there_and_back()
+        self.from_tables()
         spark.stop()
 
     def there_and_back(self) -> None:
@@ -375,6 +376,29 @@ class Child:
         self.tell(back=sorted({*lines(sink)}), **{"back wanted": sorted(wanted)})
         self.tell(between=sorted(lines(self.folder / "between")))
         query.stop()
+
+    def from_tables(self) -> None:
+        """Go on from the tables of the first query, with one count mended and one key more."""
+        state = timerheap.spark.read_checkpoint(self.spark, str(self.folder / "prüfung 检查点/rows"))
+        counts = state.state("count").drop("key_group").where("key <> 'a'")
+        mended = self.spark.createDataFrame([("a", 100), ("h", 7)], counts.schema)
+        timer = self.spark.createDataFrame(
+            [("h", 60_000, "event_time", "pause")],
+            "key string, epoch_ms bigint, time_domain string, name string",
+        )
+        start = timerheap.spark.InitialState(
+            states={"count": counts.union(mended)},
+            timers=timer,
+            buffered_rows=state.buffered_rows(),
+            watermarks=state.watermarks(),
+        )
+        source, tabled = Source(self.spark), Pauses(self.folder / "tabled")
+        result = timerheap.spark.start_from(self.spark, start, lambda: pauses(source.rows(), tabled))
+        self.start("tabled", result)
+        source.send(0, ("a", 70_000, ""))
+        source.send(1, ("g", 70_000, ""))
+        self.expect("tabled", {("a", 51_000, 101), ("c", 51_000, 6), ("h", 60_000, 7)})
+        self.queries["tabled"].stop()
 
     def batch(self) -> DataFrame:
         """The rows that were not late, as a batch."""

@@ -55,9 +55,11 @@ OVER = """
         SELECT *, RANK() OVER w AS n, LEAD(x + 1) OVER w AS after, MAX(upper(k)) OVER w AS best,
             SUM(x * 2) FILTER (WHERE ok)
                 OVER (w RANGE BETWEEN INTERVAL '5' SECOND PRECEDING AND CURRENT ROW) AS recent
-        FROM t WINDOW w AS (PARTITION BY k ORDER BY at)
+        FROM t WHERE x > 1 WINDOW w AS (PARTITION BY k ORDER BY at)
     ) WHERE n <> 7
 """
+
+PLACES = "SELECT k, x, ROW_NUMBER() OVER (PARTITION BY k ORDER BY at) AS n FROM t WHERE ok"
 
 NINTH = OutputTag("ninth", Types.ROW_NAMED(["k"], [Types.STRING()]))
 
@@ -105,9 +107,9 @@ def alone(df: DataFrame, text: str) -> DataFrame:
 
 def test_queries_find_what_they_find_alone_in_a_batch(spark: SparkSession) -> None:
     df = spark.createDataFrame(pa.Table.from_pylist([row for batch in rows(4) for row in batch], SCHEMA))
-    found = together(df)
-    assert found.columns == [*RULES]
-    for name, text in (("falls", FALLS), ("lone", LONE), ("over", OVER)):
+    found = together(df, {**RULES, "places": SqlRule(PLACES)})
+    assert found.columns == [*RULES, "places"]
+    for name, text in (("falls", FALLS), ("lone", LONE), ("over", OVER), ("places", PLACES)):
         mine, wanted = rule_results(found, name), alone(df, text)
         assert mine.columns == wanted.columns
         assert [field.dataType for field in mine.schema] == [field.dataType for field in wanted.schema]
@@ -191,7 +193,10 @@ def test_the_rows_of_a_rule_are_those_of_all(spark: SparkSession) -> None:
     refused(FALLS.replace("BY k ", "BY ok "), r"must have PARTITION BY k, the key of process_all\(\), got ok")
     refused(FALLS.replace("BY at, x DESC", "BY x"), r"must have ORDER BY at, the event_time of .* got x")
     refused(OVER.replace("BY k ", "BY ok "), r"must have PARTITION BY k, the key of process_all\(\), got ok")
-    one = r"must be one SELECT FROM t MATCH_RECOGNIZE .* functions OVER rows.* run that with"
+    one = r"must be one SELECT FROM t MATCH_RECOGNIZE .* functions OVER rows of t, .* run that with"
+    nested = "(SELECT * FROM t WHERE ok)"
+    refused(f"SELECT SUM(x) OVER (PARTITION BY k ORDER BY at) AS s FROM {nested}", one)
+    refused(FALLS.replace("FROM t ", f"FROM {nested} "), one)
     refused("SELECT k, COUNT(*) FROM t GROUP BY k", one)
     windows = "TABLE(TUMBLE(TABLE t, DESCRIPTOR(at), INTERVAL '5' SECOND))"
     refused(f"SELECT k, COUNT(*) FROM {windows} GROUP BY k, window_start, window_end", one)

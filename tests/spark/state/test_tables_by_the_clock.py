@@ -60,11 +60,15 @@ def test_windows_by_the_clock_go_on_from_mended_tables(spark: SparkSession, tmp_
 
     cut, merged = (read_checkpoint(spark, tmp_path / "1", name) for name in ("windows", "sessions"))
     before = F.timestamp_add("MILLISECOND", F.lit(-LONG), "slice_end")
-    mended = cut.windows().where("k <> 'c'").withColumns(
-        {
-            "slice_end": F.when(F.col("k") == "a", before).otherwise(F.col("slice_end")),
-            "low_1": F.when(F.col("k") == "b", 100).otherwise(F.col("low_1")),
-        }
+    mended = (
+        cut.windows()
+        .where("k <> 'c'")
+        .withColumns(
+            {
+                "slice_end": F.when(F.col("k") == "a", before).otherwise(F.col("slice_end")),
+                "low_1": F.when(F.col("k") == "b", 100).otherwise(F.col("low_1")),
+            }
+        )
     )
     of_sessions = {name: merged.state(name).where("k <> 'c'") for name in merged.states}
     starts = {

@@ -129,9 +129,8 @@ def process_all(
     source = Input.checked(Columns("df", rows), grouping, event_time, watermark, order=order, late=late)
     plans = _plans(checked, source, row_order(order, source.df, source.event_time, source.strategy))
     functions = [rule.function for rule in checked.values() if isinstance(rule, Rule)]
-    structs = {
-        name: rule_struct(name, plan.columns, plan.computed) for name, plan in plans.items() if plan.columns
-    }
+    found = {name: rule_struct(name, plan) for name, plan in plans.items()}
+    structs = {name: struct for name, struct in found.items() if struct is not None}
     if structs:
         source = replace(source, df=source.df.select("*", *structs.values()))
     query = query_of(

@@ -32,13 +32,15 @@ class RulePlan:
     work: runs it
     emitted: the type of what the work emits
     columns: what Spark computes of each row for the work alone, by name
-    computed: what these columns mean, in a text that is the same in each run
+    where: which rows reach the work; None for all
+    computed: what these two mean, in a text that is the same in each run
     shown: what becomes of what the work emits; None to leave it as it is
     """
 
     work: KeyedWork
     emitted: StructType
     columns: Mapping[str, Column] = field(default_factory=dict)
+    where: Column | None = None
     computed: str = ""
     shown: Shown | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -14,13 +13,15 @@ from pyspark.sql.types import StructType
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._columns import COMPUTED
 from timerheap.spark._query import Query
+from timerheap.spark._rules.rule import RulePlan
 
 
 @dataclass(frozen=True)
 class RuleColumns:
     """The columns of one rule, which are fields of a struct among the columns of all rows.
 
-    A row that waits since before the rule had these columns has null there, and does not reach the rule.
+    It is null in a row that does not reach the rule: one that its query leaves out, or that waits since
+    before the rule had these columns.
 
     name: of the struct
     type: of the struct
@@ -44,8 +45,15 @@ class RuleColumns:
         return replace(rows, rows=pa.RecordBatch.from_arrays(columns, names=names))
 
 
-def rule_struct(rule: str, columns: Mapping[str, Column], computed: str) -> Column:
-    """Return the struct of the columns of a rule, under a name for just what is computed in them."""
-    digest = hashlib.blake2b(computed.encode(), digest_size=6).hexdigest()
-    fields = (column.alias(name) for name, column in columns.items())
-    return F.struct(*fields).alias(f"{COMPUTED}:{rule}/{digest}")
+def rule_struct(rule: str, plan: RulePlan) -> Column | None:
+    """Return the struct of the columns of a rule, null in rows that do not reach it; None without either.
+
+    Its name is for just what is computed in it.
+    """
+    if not plan.columns and plan.where is None:
+        return None
+    fields = [column.alias(name) for name, column in plan.columns.items()] or [F.lit(True).alias("reaches")]
+    struct = F.struct(*fields)
+    digest = hashlib.blake2b(plan.computed.encode(), digest_size=6).hexdigest()
+    own = struct if plan.where is None else F.when(plan.where, struct)
+    return own.alias(f"{COMPUTED}:{rule}/{digest}")

@@ -17,7 +17,7 @@ from timerheap.spark._functions.batch_runner import BatchWork
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._plan.inputs import Input
 from timerheap.spark._rules.rule import RowsRule, RulePlan
-from timerheap.spark._sql.nodes import Items, Matched, Node, Over, Selected
+from timerheap.spark._sql.nodes import Items, Matched, NestedQuery, Node, Over, Selected
 from timerheap.spark._sql.over_calls import RowCall
 from timerheap.spark._sql.plan.match_columns import expect_bounded, matching, shown_columns
 from timerheap.spark._sql.plan.over_plan import OverPlan
@@ -78,9 +78,8 @@ class SqlRule(RowsRule):
         ansi = source.df.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
         rows = source.df.withColumns(columns)
         function, fields = matching(node, rows, names, lead_within, False, lag_within, ansi)
-        emitted, computed = StructType(fields), repr(sorted(node.columns.items()))
-        items = match_items(node, names)
-        return RulePlan(BatchWork(function), emitted, columns, computed, _Shown(items, selects))
+        computed, shown = repr(sorted(node.columns.items())), _Shown(match_items(node, names), selects)
+        return RulePlan(BatchWork(function), StructType(fields), columns, None, computed, shown)
 
     def _over(self, node: Over, selects: Sequence[Selected], source: Input) -> RulePlan:
         if self.unbounded_matches:
@@ -94,25 +93,27 @@ class SqlRule(RowsRule):
         plan = OverPlan.of(node, source.df, names, source.df, {})
         work = plan.work(names, lead_within)
         emitted = StructType([*(source.df.schema[name] for name in names), *plan.results])
-        computed = repr((sorted(node.calls.items()), node.order))
-        items = tuple((f"`{name}`", name) for name in emitted.names)
-        return RulePlan(work, emitted, plan.rows.computed, computed, _Shown(items, selects))
+        where = None if node.where is None else F.expr(node.where)
+        computed = repr((node.where, sorted(node.calls), [one.by for one in node.order]))  # all are texts
+        shown = _Shown(tuple((f"`{name}`", name) for name in emitted.names), selects)
+        return RulePlan(work, emitted, plan.rows.computed, where, computed, shown)
 
     def _meaning(self, columns: list[str]) -> tuple[Matched | Over, list[Selected]]:
         """Return the operator of the query, and the SELECTs around it, from the inside."""
         from timerheap.spark._sql.rewrite.meaning import meaning_of
 
         tree, into = parsing().only_query(instance("query", self.query, str))
-        node: Node = meaning_of(tree, lambda table: columns, {})
+        nested: dict[tuple[str, ...], NestedQuery] = {}
+        node: Node = meaning_of(tree, lambda table: columns, {}, nested)
         selects: list[Selected] = []
         while isinstance(node, Selected):
             selects.insert(0, node)
             node = node.source
-        if into or not isinstance(node, (Matched, Over)) or node.where is not None or _is_nested(node):
+        of_rows = not nested and getattr(node, "source", None) is None
+        if into or not isinstance(node, (Matched, Over)) or not of_rows:
             raise ArgumentValueError(
                 "query of a rule must be one SELECT FROM t MATCH_RECOGNIZE (...), or one with functions OVER "
-                "rows, of the rows as they are, got another; run that with timerheap.spark.sql(), as a query "
-                "of its own"
+                "rows of t, got another; run that with timerheap.spark.sql(), as a query of its own"
             )
         return node, selects
 
@@ -124,10 +125,6 @@ class SqlRule(RowsRule):
         if not used:
             raise ArgumentValueError(f"{name} must be None for a rule without {what}; leave it out")
         return not_negative(name, value)
-
-
-def _is_nested(node: Matched | Over) -> bool:
-    return isinstance(node, Matched) and node.source is not None
 
 
 @dataclass(frozen=True)

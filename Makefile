@@ -46,7 +46,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-spark-checks test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns fuzz-changes soak soak-heaps soak-cases soak-changes bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-changes bench-over bench-rules bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-spark-checks test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns fuzz-changes flink-sql soak soak-heaps soak-cases soak-changes bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-changes bench-over bench-rules bench-state bench-skew bench-capacity bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -130,6 +130,11 @@ fuzz-patterns: $(venv)/test/.installed ## 20,000 random patterns of MATCH_RECOGN
 
 fuzz-changes: $(venv)/test/.installed ## 20,000 random tables that change under random plans, against a model of SQL
 	TIMERHEAP_CHANGE_CASES=20000 $(call installed,test) -m pytest -q --timeout=0 tests/spark/changes/test_random_changes.py $(ARGS)
+
+flink-sql: $(venv)/test/.installed ## All of Flink's tests of SQL, and the answers of Flink that are recorded, as batches and streams; writes their pages
+	for page in flink_sql_tests flink_changes; do $(call installed,test,$(support)) tests/support/cases/$$page.py || exit; done
+	TIMERHEAP_SHARE=all TIMERHEAP_MATCH_CASES=1 $(call installed,test) -m pytest -q tests/spark/sql/test_flink_*.py \
+	  tests/spark/sql/test_sql_docs.py tests/spark/patterns/test_match_oracles.py $(ARGS)
 
 soak: soak-heaps soak-cases ## A billion operations on the heaps, all of Flink's traces, and all cases
 

@@ -56,6 +56,4 @@ def test_what_is_refused_says_what_to_write(case: Case, spark: SparkSession, tmp
 
 def test_the_page_has_all_cases() -> None:
     page = (Path(__file__).parents[3] / PAGE).read_text()
-    assert "\n".join(markdown(CASES)) in page, (
-        "put what `python tests/support/cases/flink_sql_tests.py` prints there"
-    )
+    assert "\n".join(markdown(CASES)) in page, "run `make flink-sql`, which writes the table"

@@ -2,7 +2,7 @@
 
 The tests are those of flink-table-planner: RankITCase, DeduplicateITCase, AggregateITCase, JoinITCase,
 SemiAntiJoinStreamITCase, SetOperatorsITCase and ChangelogSourceITCase. Of tests with the same input and query
-for several settings there is one. ``python flink_changes.py`` prints the table of the page.
+for several settings there is one. ``python flink_changes.py`` writes the table of the page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from flink_joins import JOINS
-from flink_tables import TRIPLES, Case, markdown, table
+from flink_tables import TRIPLES, Case, table, write_page
 
 __all__ = ["CASES", "PAGE"]
 
@@ -665,4 +665,4 @@ CASES = [*_rank(), *_deduplicate(), *_aggregate(), *JOINS, *_changelog_source()]
 
 
 if __name__ == "__main__":
-    print("\n".join(markdown(CASES)))
+    write_page(PAGE, CASES)

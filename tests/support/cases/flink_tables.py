@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-__all__ = ["AB", "FIVES", "SMALL", "TRIPLES", "WORDS", "A", "Case", "Rows", "Table", "markdown", "table"]
+__all__ = [
+    "AB",
+    "FIVES",
+    "SMALL",
+    "TRIPLES",
+    "WORDS",
+    "A",
+    "Case",
+    "Rows",
+    "Table",
+    "markdown",
+    "table",
+    "write_page",
+]
 
 WORDS = {"+I": "insert", "-U": "update_preimage", "+U": "update_postimage", "-D": "delete"}
 
@@ -91,3 +105,10 @@ def markdown(cases: Sequence[Case]) -> list[str]:
             for case in sorted(cases, key=lambda case: order.index(case.status))
         ),
     ]
+
+
+def write_page(page: str, cases: Sequence[Case]) -> None:
+    """Put the table of a page, which is its last part, into it."""
+    file = Path(__file__).parents[3] / page
+    before, _, _ = file.read_text().partition("\nOf ")
+    file.write_text("\n".join([before, *markdown(cases), ""]))

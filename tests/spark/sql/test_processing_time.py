@@ -134,6 +134,24 @@ def test_a_lookup_join_has_the_table_of_the_micro_batch(
     assert streams.sink(spark, tmp_path) == sorted(wanted, key=repr)
 
 
+@pytest.mark.promises("Flink SQL", "supported", "several lookup JOINs in one SELECT")
+def test_a_lookup_join_follows_a_different_one(spark: SparkSession, rows: DataFrame, tmp_path: Path) -> None:
+    query = """
+        SELECT t.v, d.name, e.size, d.k FROM t
+        JOIN names FOR SYSTEM_TIME AS OF t.proctime AS d ON t.k = d.k
+        LEFT JOIN sizes FOR SYSTEM_TIME AS OF t.proctime AS e ON d.name = e.name AND e.size > t.v"""
+    names = spark.createDataFrame([("a", "A"), ("b", "B")], "k string, name string")
+    sizes = spark.createDataFrame([("A", 3), ("A", 8)], "name string, size int")
+    result = timerheap.spark.sql(spark, query, tables={"t": rows, "names": names, "sizes": sizes})
+    assert result.columns == ["v", "name", "size", "k"]
+    streams.run(result, tmp_path)
+    wanted = []
+    for k, v in FIRST + THEN:
+        found = [size for size in (3, 8) if k == "a" and size > v] or [None]
+        wanted += [(v, k.upper(), size, k) for size in found]
+    assert streams.sink(spark, tmp_path) == sorted(wanted, key=repr)
+
+
 @pytest.mark.promises(
     "Flink SQL", "refused", "temporal JOIN of processing time", note="of two streams; Flink refuses it, too"
 )

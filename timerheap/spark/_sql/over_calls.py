@@ -13,11 +13,14 @@ class Frame:
     """The rows up to a row that a function sees: from some ms or rows before it, or all of its key.
 
     peers: whether the rows that are equal in ORDER BY are in it, as with RANGE
+    since: if it is from some months before it, which differ in length, these as an interval in Spark's SQL;
+        in an operator, the column with the time from which rows are in it, `preceding` ms or fewer before
     """
 
     preceding: int | None = None
     rows: int | None = None
     peers: bool = True
+    since: str = ""
 
     @property
     def whole(self) -> bool:

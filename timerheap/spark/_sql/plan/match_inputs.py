@@ -16,8 +16,10 @@ def origin_of(node: Node, time: str) -> Table | Windowing | None:
     time: the column of the query that is the time of its rows; that of the table is the `time` of the result
     """
     while isinstance(node, Selected):
-        time = _source_of(node, time)
-        node = node.source
+        source = _source_of(node, time)
+        if source is None:
+            return None
+        time, node = source, node.source
     if isinstance(node, Table):
         return replace(node, time=time)
     if not isinstance(node, Windowing) or node.function == "session":
@@ -33,8 +35,10 @@ def origin_of(node: Node, time: str) -> Table | Windowing | None:
 def comes_in_order(node: Node, time: str) -> bool:
     """Return whether the rows of a query come in the order of a column."""
     while isinstance(node, Selected):
-        time = _source_of(node, time)
-        node = node.source
+        source = _source_of(node, time)
+        if source is None:
+            return False
+        time, node = source, node.source
     if isinstance(node, Ranked):
         return isinstance(node.source, Table) and node.source.time == time
     waits = isinstance(node, Over) and any(
@@ -48,12 +52,10 @@ def with_origin(node: Node, origin: Table | Windowing) -> Node:
     return replace(node, source=with_origin(node.source, origin)) if isinstance(node, Selected) else origin
 
 
-def _source_of(node: Selected, name: str) -> str:
-    """Return the column that a SELECT has by a name."""
+def _source_of(node: Selected, name: str) -> str | None:
+    """Return the column that a SELECT has by a name, None if it computes that."""
     for text, given in node.columns:
         if given == name:
             found = re.fullmatch(r"(?:\w+\.)?(\w+)|`([^`]+)`", text)
-            if found is None:
-                return text
-            return str(found[1] or found[2])
+            return None if found is None else str(found[1] or found[2])
     return name

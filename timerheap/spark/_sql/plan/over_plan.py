@@ -21,7 +21,7 @@ from timerheap.spark._columns import computed_name
 from timerheap.spark._compat import with_columns
 from timerheap.spark._order_by import Order
 from timerheap.spark._plan.build import kept_only
-from timerheap.spark._plan.named_columns import is_atomic
+from timerheap.spark._plan.named_columns import backticks, is_atomic
 from timerheap.spark._sql.nodes import PROCTIME, Over
 from timerheap.spark._sql.over_calls import Frame, RowCall
 from timerheap.spark._sql.plan.called_aggregates import Functions, aggregate_of_call
@@ -94,11 +94,13 @@ class OverPlan:
         aggregates = _aggregates(node, source, functions)
         inputs = input_columns(df, [one.resolved for one in aggregates])
         rows = AddedColumns(df, names, inputs)
+        aggregates = [replace(one, frame=_since(one.frame, node.time, rows)) for one in aggregates]
         results = {one.name: one.resolved.field for one in aggregates}
         calls = {}
         for name, call in node.calls.items():
             if isinstance(call, RowCall):
                 calls[name], type_ = _on_columns(call, rows)
+                calls[name] = replace(calls[name], frame=_since(call.frame, node.time, rows))
                 results[name] = T.StructField(name, type_)
         order = tuple(replace(one, by=rows.column(one.by)) for one in node.order)
         for one, given in zip(order, node.order, strict=True):
@@ -129,6 +131,16 @@ def _aggregates(node: Over, source: DataFrame, functions: Functions) -> list[Ove
             wanted = aggregate_of_call(aggregate, name, source, functions)
             found.append(OverAggregate(name, frame, resolve_aggregate(source, wanted, len(found))))
     return found
+
+
+def _since(frame: Frame, time: str, rows: AddedColumns) -> Frame:
+    """Return a frame of some months with a column that says from when it is, in the session's time zone."""
+    if not frame.since:
+        return frame
+    at = backticks(time)
+    if isinstance(rows.type_of(time), T.LongType):
+        return replace(frame, since=rows.column(f"unix_millis(timestamp_millis({at}) - {frame.since})"))
+    return replace(frame, since=rows.column(f"{at} - {frame.since}"))
 
 
 def _on_columns(call: RowCall, rows: AddedColumns) -> tuple[RowCall, T.DataType]:

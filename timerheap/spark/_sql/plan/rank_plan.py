@@ -25,7 +25,7 @@ def first_rows_of_keys(node: Ranked, source: Table, tables: Tables) -> Relation:
     df, table = tables.rows(source)
     names = visible_columns(table.source.df)
     result = [*(df.schema[name] for name in names), T.StructField(RANK, T.LongType(), False)]
-    ranked = processed(
+    return processed(
         OneOfRun(to_arrow_schema(T.StructType(result[:-1])), number=RANK),
         df,
         node.keys,
@@ -35,7 +35,6 @@ def first_rows_of_keys(node: Ranked, source: Table, tables: Tables) -> Relation:
         time=table.source.event_time,
         late=table.source.late,
     )
-    return replace(ranked, df=ranked.df.toDF(*names, node.name, *ranked.df.columns[len(result) :]))
 
 
 def first_rows_of_windows(node: Ranked, relation: PlanOf) -> Relation:
@@ -65,7 +64,7 @@ def first_rows_of_windows(node: Ranked, relation: PlanOf) -> Relation:
         ended=found.ended,
         local=None if found.ended else partial(LocalFirstRows, ranking, [*node.keys]),
     )
-    return replace(ranked, df=ranked.df.toDF(*map(name_without_number, names), node.name))
+    return replace(ranked, df=ranked.df.toDF(*map(name_without_number, names), RANK))
 
 
 def _is_time(column: str, node: Node) -> bool:

@@ -29,6 +29,7 @@ UNITS = {
     "SECOND": 1_000,
     "MILLISECOND": 1,
 }
+MONTHS = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}
 
 
 def parts_of(node: exp.Expr) -> list[exp.Expr]:
@@ -87,6 +88,17 @@ def descriptor(node: exp.Expr) -> str:
     if not is_descriptor or len(node.expressions) != 1:
         refuse(f"TIMECOL {as_read(node)}", "write DESCRIPTOR(ts) with the time column")
     return column_name(node.expressions[0], "DESCRIPTOR")
+
+
+def interval_months(node: exp.Expr) -> int | None:
+    """Return the length of an interval of months, quarters or years; None for any other."""
+    unit = node.args.get("unit") if isinstance(node, exp.Interval) else None
+    ends = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit]
+    names = [one.name.upper().removesuffix("S") for one in ends if one is not None]
+    number = node.this.name.strip() if names and isinstance(node.this, exp.Literal) else ""
+    if names == ["YEAR", "MONTH"] and (match := re.fullmatch(r"(\d+)-(\d+)", number)):
+        return int(match[1]) * 12 + int(match[2])
+    return int(number) * MONTHS[names[0]] if number.isdecimal() and {*names} <= {*MONTHS} else None
 
 
 def interval_ms(node: exp.Expr, argument: str) -> int:

@@ -10,7 +10,7 @@ from timerheap.spark._order_by import Order
 from timerheap.spark._sql.nodes import Call
 from timerheap.spark._sql.over_calls import ALL_ROWS, Frame, RowCall
 from timerheap.spark._sql.read.aggregate_calls import aggregate_call
-from timerheap.spark._sql.read.clauses import column_name, interval_ms, time_of
+from timerheap.spark._sql.read.clauses import column_name, interval_months, interval_ms, time_of
 from timerheap.spark._sql.read.dialect import as_read, expect_only, refuse, text_of
 
 RANKS = {exp.RowNumber: "row_number", exp.Rank: "rank", exp.DenseRank: "dense_rank"}
@@ -26,6 +26,9 @@ _PICKS = {
     exp.LastValue: "last_value",
     exp.NthValue: "nth_value",
 }
+_LONGEST_MONTH = 32 * 86_400_000
+"""In ms, with room for clocks that are set back."""
+
 _RUNNING = ("count", "sum", "avg", "min", "max")
 
 
@@ -120,7 +123,8 @@ def _frame_of(over: exp.Window) -> Frame:
         )
     if whole or of_rows:
         return Frame(rows=None if whole else int(start.name), peers=not of_rows)
-    preceding = interval_ms(start, "RANGE")
+    months = interval_months(start)
+    preceding = interval_ms(start, "RANGE") if months is None else months * _LONGEST_MONTH
     if preceding < 0:
         refuse(f"RANGE {as_read(start)} PRECEDING", "write an interval of 0 or more")
     if len(order.expressions) > 1:
@@ -128,4 +132,4 @@ def _frame_of(over: exp.Window) -> Frame:
             f"RANGE {as_read(start)} PRECEDING with several columns in ORDER BY",
             "write ROWS, or the time alone",
         )
-    return Frame(preceding)
+    return Frame(preceding, since="" if months is None else f"INTERVAL '{months}' MONTH")

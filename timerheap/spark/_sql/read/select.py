@@ -23,18 +23,18 @@ Tree = TypeVar("Tree", bound=exp.Expr)
 class SelectParts:
     """One SELECT; the queries inside it are not read yet.
 
-    tree: without MATCH_RECOGNIZE, and without the version of a joined table
-    version: what FOR SYSTEM_TIME AS OF says of the joined table
+    tree: without MATCH_RECOGNIZE, and without the versions of joined tables
+    versions: what FOR SYSTEM_TIME AS OF says of the table of each JOIN
     """
 
     tree: exp.Select
     match: exp.Expr | None
-    version: exp.Expr | None
+    versions: tuple[exp.Expr | None, ...] = ()
 
     @classmethod
     def of(cls, select: exp.Select) -> SelectParts:
         """Read the clauses; raise for those that are not supported."""
-        tree, version = select.copy(), None
+        tree, versions = select.copy(), list[exp.Expr | None]()
         hints = tree.args["hint"].expressions if tree.args.get("hint") else []
         if all(one.name.upper() == "LOOKUP" for one in hints):  # how to call a table, which Spark reads
             tree.set("hint", None)
@@ -42,9 +42,9 @@ class SelectParts:
         match = tree.args.get("match")
         tree.set("match", None)
         for join in tree.args.get("joins") or []:
-            version = join.this.args.get("version")
+            versions.append(join.this.args.get("version"))
             join.this.set("version", None)
-        return cls(tree, match, version)
+        return cls(tree, match, tuple(versions))
 
     @property
     def views(self) -> list[exp.Expr]:
@@ -91,8 +91,8 @@ class SelectParts:
 
     def with_names(self, names: Mapping[str, str | None]) -> SelectParts:
         """Return the clauses with other names of tables before columns; see `with_tables`."""
-        version = None if self.version is None else with_tables(self.version, names)
-        return replace(self, tree=with_tables(self.tree, names), version=version)
+        versions = tuple(None if one is None else with_tables(one, names) for one in self.versions)
+        return replace(self, tree=with_tables(self.tree, names), versions=versions)
 
 
 def own_nodes(select: exp.Expr) -> Iterator[exp.Expr]:

@@ -22,15 +22,10 @@ def is_as_of(join: exp.Join, version: exp.Expr | None) -> bool:
     return bool(version or join.args.get("match_condition") or join.args.get("method") == "ASOF")
 
 
-def expect_plain(select: SelectParts) -> None:
-    """Raise unless a SELECT with an as-of join only projects and filters what that finds."""
-    found = next((one for one in own_nodes(select.tree) if isinstance(one, (exp.AggFunc, exp.Window))), None)
-    clause = select.group or select.having or found
-    if clause is not None:
-        refuse(
-            f"{as_read(clause)} beside an as-of join",
-            "make a view of the result of the join, and query it",
-        )
+def is_plain(select: SelectParts) -> bool:
+    """Return whether a SELECT only projects and filters the rows of its joins."""
+    computes = any(isinstance(one, (exp.AggFunc, exp.Window)) for one in own_nodes(select.tree))
+    return not (computes or select.group or select.having)
 
 
 def shared_columns(join: exp.Join) -> list[exp.Expr]:

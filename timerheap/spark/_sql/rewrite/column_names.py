@@ -67,7 +67,7 @@ def columns_of(node: Node, of_table: ColumnsOf) -> list[str]:
     if isinstance(node, (Selected, Aggregated, Grouped)):
         return _of_items(node.columns, node.source, of_table)
     if isinstance(node, Ranked):
-        return [*columns_of(node.source, of_table), node.name]
+        return columns_of(node.source, of_table)
     if isinstance(node, TopRows):
         number = ((f"`{node.name}`", node.name),) if node.numbered else ()
         return _of_items((*node.before, *number, *node.behind), node.source, of_table)

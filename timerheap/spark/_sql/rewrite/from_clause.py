@@ -31,15 +31,16 @@ from timerheap.spark._sql.read.dialect import as_read, expect_only, refuse
 from timerheap.spark._sql.read.select import SelectParts, conjuncts
 from timerheap.spark._sql.rewrite.as_of_clause import (
     as_of,
-    expect_plain,
     is_as_of,
+    is_plain,
     shared_columns,
     with_left_columns,
 )
 from timerheap.spark._sql.rewrite.called_on_tables import called_on_tables
-from timerheap.spark._sql.rewrite.column_names import ColumnsOf, with_sides
+from timerheap.spark._sql.rewrite.column_names import ColumnsOf, columns_of, with_sides
 from timerheap.spark._sql.rewrite.interval_joins import rows_joined
 from timerheap.spark._sql.rewrite.match_recognize import matched
+from timerheap.spark._sql.rewrite.nested_pairs import without_first_join, without_stars
 from timerheap.spark._sql.rewrite.rank_instead_of_join import rank_instead_of
 from timerheap.spark._sql.rewrite.ranks import limited
 from timerheap.spark._sql.rewrite.row_joins import (
@@ -110,7 +111,7 @@ class Read:
 def read_from(select: SelectParts, queries: NamedQueries) -> Read:
     """Return what a SELECT reads."""
     joins = select.joins
-    as_ofs = [one for one in joins if is_as_of(one, select.version)]
+    as_ofs = _as_ofs(select)
     first = select.first
     source, name = (ONE_ROW, "") if first is None else relation(first, queries)
     if select.match is not None:
@@ -121,10 +122,9 @@ def read_from(select: SelectParts, queries: NamedQueries) -> Read:
     if not joins:
         select = select.with_names({name: None} if name else {})
         return Read(source, name, select.where, select)
-    if as_ofs and joins[1:]:
-        refuse("more than one JOIN in a SELECT", "join the result of a nested SELECT with the next table")
+    plain = not as_ofs or (len(joins) == 1 and is_plain(select))
     for join in joins:
-        expect_only(join, {"this", "on", "side", "kind", "using", *(_OF_AS_OF if as_ofs else ())})
+        expect_only(join, {"this", "on", "side", "kind", "using", *(_OF_AS_OF if join in as_ofs else ())})
     others = [relation(join.this, queries) for join in joins]
     tables = [(source, name), *others]
     names = [one for _, one in tables]
@@ -132,7 +132,7 @@ def read_from(select: SelectParts, queries: NamedQueries) -> Read:
         names = [one or f"the table {at}" for at, one in enumerate(names)]
     if "" in names or len(set(names)) < len(names):
         refuse("a JOIN of tables without names of their own", "name them: FROM (...) AS L JOIN (...) AS R")
-    if not as_ofs and any(join.args.get("using") for join in joins):
+    if not (as_ofs and plain) and any(join.args.get("using") for join in joins):
         select = with_conditions_of_using(select, names)
     sides = {one: side_name(at) for at, one in enumerate(names)}
     select = select.with_names(sides)
@@ -144,29 +144,50 @@ def read_from(select: SelectParts, queries: NamedQueries) -> Read:
         one.find(exp.Query) for one in select.where
     ):
         refuse("IN or EXISTS beside a JOIN", "write the JOIN as a nested SELECT")
-    if as_ofs:
-        return _as_of(select, source, others[0][0], (names[0], names[1]))
     nodes = [limited(node) for node, _ in tables]
-    select = with_sides(select, dict(zip(sides.values(), nodes, strict=True)), queries.of_table)
+    if as_ofs and plain:
+        select = with_left_columns(select, select.joins[0])
+        return Read(_first_join(select, nodes, names), "", select.where, select)
+    of_sides = dict(zip(sides.values(), nodes, strict=True))
+    select = with_sides(select, of_sides, queries.of_table)
+    if as_ofs:
+        return _beside_as_ofs(without_stars(select, of_sides, queries.of_table), nodes, names, queries)
     return _joins(select, nodes, names)
 
 
-def _as_of(select: SelectParts, left: Node, right: Node, names: tuple[str, str]) -> Read:
-    """Return what an as-of join finds; `names` are those of its sides."""
-    expect_plain(select)
-    (join,) = select.joins
-    how, same = str(join.args.get("side") or "inner").lower(), shared_columns(join)
-    select = with_left_columns(select, join)
-    (join,) = select.joins
-    conditions = conjuncts(join.args.get("on")) + same
-    left, right = limited(left), limited(right)
+def _as_ofs(select: SelectParts) -> list[exp.Join]:
+    """Return the as-of joins of a SELECT."""
+    pairs = zip(select.joins, select.versions, strict=True)
+    return [join for join, version in pairs if is_as_of(join, version)]
+
+
+def _beside_as_ofs(select: SelectParts, nodes: list[Node], names: list[str], queries: NamedQueries) -> Read:
+    """Return what as-of joins and others find; what one has found is the left table of the next."""
+    while (as_ofs := _as_ofs(select)) and not (
+        as_ofs == select.joins[:1] == select.joins and is_plain(select)
+    ):
+        left = None if queries.of_table is None else columns_of(nodes[0], queries.of_table)
+        select, pairs = without_first_join(select, _first_join(select, nodes, names), [], left)
+        table = queries.as_table(pairs, "")
+        nodes, names = [table, *nodes[2:]], [".".join(table.table), *names[2:]]
+    if as_ofs:
+        return Read(_first_join(select, nodes, names), "", select.where, select)
+    return _joins(select, nodes, names) if select.joins else Read(nodes[0], "", select.where, select)
+
+
+def _first_join(select: SelectParts, nodes: list[Node], names: list[str]) -> Node:
+    """Return the pairs of the first join of a SELECT; `names` are those of the tables."""
+    join, version, (left, right) = select.joins[0], select.versions[0], nodes[:2]
+    how, conditions = str(join.args.get("side") or "inner").lower(), conjuncts(join.args.get("on"))
+    if not is_as_of(join, version):
+        return join_of(left, right, how, conditions, names=(names[0], names[1]))
     of_left, of_right = (
         ".".join(side.table) if isinstance(side, Table) else name
-        for side, name in zip((left, right), names, strict=True)
+        for side, name in zip((left, right), names, strict=False)
     )
+    conditions += shared_columns(join)
     match = join.args.get("match_condition")
-    found = as_of(left, right, (of_left, of_right), how, conditions, select.version, match)
-    return Read(found, "", select.where, select)
+    return as_of(left, right, (of_left, of_right), how, conditions, version, match)
 
 
 def _joins(select: SelectParts, nodes: list[Node], names: list[str]) -> Read:

@@ -75,9 +75,10 @@ def first_of_keys(
 
 
 def _with_rank(select: SelectParts, rank: Ranked, alias: exp.Expr) -> Selected:
-    items = [exp.column(rank.name, quoted=True) if one is alias else one for one in select.items]
-    if any(isinstance(one, exp.Star) for one in items):  # which then has the rank, as the last column
-        items.remove(exp.column(rank.name, quoted=True))
+    number = exp.alias_(exp.column(RANK, quoted=True), rank.name, quoted=True)
+    items = [number if one is alias else one for one in select.items]
+    if rank.name == RANK:  # of QUALIFY, which does not show it
+        items.remove(number)
     return projected(rank, [], items)
 
 

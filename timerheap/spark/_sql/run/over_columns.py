@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap.spark._arrow import wide
+from timerheap.spark._event_times import exact_times
 from timerheap.spark._sql.over_calls import Frame, RowCall
 
 
@@ -131,6 +132,8 @@ def frames(rows: KeyRows, frame: Frame, unit: int) -> tuple[np.ndarray, np.ndarr
     first, end = rows.starts[rows.run[at]], at
     if frame.preceding is not None:
         wanted = rows.times[at] - frame.preceding * unit
+        if frame.since:
+            wanted = exact_times(rows.new.column(frame.since))
         while (first < end).any():  # a binary search for all rows together
             middle = (first + end) // 2
             before = rows.times[middle] < wanted

@@ -170,7 +170,8 @@ def check(cases: list[Case], batches: list[list[tuple[Any, ...]]]) -> None:
             apply_changes(table, changes, nets=False)
         found = Counter(plain(json.loads(row).values()) for (row,) in table.elements())
         assert case.result is not None
-        assert found == Counter(map(plain, case.result)), case.test
+        wanted = Counter(map(plain, case.result))
+        assert found == wanted, (case.test, sorted(found - wanted), sorted(wanted - found))
 
 
 def refusal_of(spark: SparkSession, case: Case, folder: Path) -> str:

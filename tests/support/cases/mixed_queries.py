@@ -357,7 +357,7 @@ def _queries() -> list[Mixed]:
             "SELECT k, noon, high - low AS by FROM {found}",
             {
                 "found": rises(
-                    "(SELECT k, w AS v, ts + INTERVAL '1' SECOND AS ts FROM b WHERE w IS NOT NULL) AS later",
+                    "(SELECT k, COALESCE(w, 3) AS v, ts + INTERVAL '1' SECOND AS ts FROM b) AS later",
                     "ts",
                     "v",
                 )

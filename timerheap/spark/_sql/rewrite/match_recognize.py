@@ -80,8 +80,8 @@ def matched(source: Node, name: str, match: exp.Expr) -> Matched:
     if "UNMATCHED" in rows:
         refuse(rows, "join the result with the table in Spark")
     reading = _Reading(compiled(match.args["pattern"].name))
-    for name, of in (("define", ""), ("measures", "FINAL_LAST")):
-        clause[name] = [one.transform(_rowtime, time, of) for one in clause[name] or []]
+    for part, of in (("define", ""), ("measures", "FINAL_LAST")):
+        clause[part] = [one.transform(_rowtime, time, of) for one in clause[part] or []]
     within = reading.definitions(clause["define"])
     defined = tuple(map(reading.terms.get, range(len(reading.pattern.variables))))
     all_rows = rows.startswith("ALL")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,65 @@ def test_registered_functions_are_called_in_patterns(
     assert streams.rows(found) == [(3, 8)]
 
 
+FALLS = """
+    SELECT k, first, n, total, part, s FROM t MATCH_RECOGNIZE (
+        PARTITION BY k ORDER BY ts
+        MEASURES FIRST(A.ts) AS first, COUNT(*) AS n, SUM(A.v) AS total, Ratio(A.v, 2) AS part, spread(v) AS s
+        {} AFTER MATCH SKIP TO NEXT ROW
+        PATTERN (A+ B) WITHIN INTERVAL '1' MINUTE
+        DEFINE A AS Ratio(A.v, 1) <= 3 AND CAST(A.ts AS INT) > 0, B AS spread(A.v) < B.v AND B.v >= 3
+    ) AS m"""
+
+
+def falls_of(rows: list[tuple[Any, ...]], every: bool) -> list[tuple[Any, ...]]:
+    """Return the matches of `FALLS`, the longest of each start, with each row of them or the last one."""
+    found = []
+    for key in {row[0] for row in rows}:
+        part = sorted((row for row in rows if row[0] == key), key=lambda row: row[2])
+        for start in range(len(part)):
+            most = start
+            while most < len(part) and mean(part[start : most + 1]) <= 3:
+                most += 1
+            for end in range(most, start, -1):
+                taken = [row[1] for row in part[start:end]]
+                if end < len(part) and part[end][1] >= 3 and max(taken) - min(taken) < part[end][1]:
+                    for till in range(start + 1, end + 2) if every else [end + 1]:
+                        rows_of_a, shown = part[start : min(till, end)], part[start:till]
+                        total = sum(row[1] for row in rows_of_a)
+                        values = [row[1] for row in shown]
+                        spread = float(max(values) - min(values))
+                        found.append((key, part[start][2], len(shown), total, mean(rows_of_a) / 2, spread))
+                    break
+    return sorted(found, key=repr)
+
+
+def mean(rows: list[tuple[Any, ...]]) -> float:
+    return sum(row[1] for row in rows) / len(rows)
+
+
+@pytest.mark.parametrize("rows", ["ONE ROW", "ALL ROWS"])
+@pytest.mark.promises("Flink SQL", "supported", "MATCH_RECOGNIZE, aggregates of the user in MEASURES, DEFINE")
+def test_aggregates_are_called_in_patterns(
+    rows: str, spark: SparkSession, functions: dict[str, Any], tmp_path: Path
+) -> None:
+    rng = random.Random(5)
+    told = [(rng.choice("ab"), rng.randrange(7), 1000 * at) for at in range(1, 60)]
+    folder = tmp_path / "rows"
+    streams.write_batches(folder, [dicts(told[at : at + 15]) for at in range(0, 45, 15)], SCHEMA)
+    query, wanted = FALLS.format(f"{rows} PER MATCH"), falls_of(told, rows == "ALL ROWS")
+    for restarts in range(2):  # the second time with the rest, and one row that ends all
+        df = streams.read_stream(spark, folder).drop("_change_type")
+        result = timerheap.spark.sql(spark, query, "ts", tables={"t": df}, functions=functions)
+        streams.run(result, tmp_path)
+        if not restarts:
+            streams.write_batches(folder, [dicts([*told[45:], ("c", 9, 1_000_000)])], SCHEMA)
+    assert streams.sink(spark, tmp_path) == wanted
+    batch = spark.read.schema(df.schema).parquet(str(folder))
+    found = timerheap.spark.sql(spark, query, tables={"t": batch}, functions=functions)
+    assert streams.rows(found) == wanted
+    assert len(wanted) > 5
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
@@ -171,9 +231,14 @@ def test_registered_functions_are_called_in_patterns(
         (f"SELECT SUM(DISTINCT k) AS s FROM {WINDOWS} {GROUP}", "SUM.DISTINCT k. must be of a numeric type"),
         (f"SELECT ARRAY_AGG(v ORDER BY ts) AS s FROM {WINDOWS} {GROUP}", "with an order is not supported"),
         (
-            "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES spread(A.v) AS s PATTERN (A+) "
+            "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES spread(DISTINCT A.v) AS s PATTERN (A+) "
             "DEFINE A AS v > 1) m",
-            "SPREAD.A.v. is not supported; the aggregates are COUNT",
+            r"SPREAD.DISTINCT A.v. in MATCH_RECOGNIZE is not supported; write spread\(A.x\)",
+        ),
+        (
+            "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES Ratio(A.v, B.v) AS s PATTERN (A+ B) "
+            "DEFINE A AS v > 1) m",
+            "RATIO.A.v, B.v. of several variables is not supported; write one function for each of them",
         ),
     ],
 )

@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
-from flink_overs import PAIRS
 from flink_tables import Case, table
+
+from timerheap import AggregateFunction
+from timerheap.spark import udaf
 
 __all__ = ["MATCHES"]
 
 STREAM = ("stream",)
+
+
+class WeightedAverage(AggregateFunction):
+    """The average of numbers by their weights, without a remainder."""
+
+    def create_accumulator(self) -> list[int]:
+        return [0, 0]
+
+    def add(self, value: tuple[int, int], accumulator: list[int]) -> list[int]:
+        accumulator[0] += value[0] * value[1]
+        accumulator[1] += value[1]
+        return accumulator
+
+    def merge(self, acc_a: list[int], acc_b: list[int]) -> list[int]:
+        return [acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]]
+
+    def get_result(self, accumulator: list[int]) -> int | None:
+        return accumulator[0] // accumulator[1] if accumulator[1] else None
+
+
+class CountFrom(AggregateFunction):
+    """The sum of numbers and 4."""
+
+    def create_accumulator(self) -> int:
+        return 4
+
+    def add(self, value: int, accumulator: int) -> int:
+        return accumulator + value
+
+    def merge(self, acc_a: int, acc_b: int) -> int:
+        return acc_a + acc_b - 4
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+
+FUNCTIONS = {
+    "weightedAvg": udaf(WeightedAverage(), returns="bigint", accumulator="array<bigint>"),
+    "countFrom": udaf(CountFrom(), returns="bigint", accumulator="bigint"),
+}
 
 
 def matching(
@@ -225,11 +267,9 @@ def _matches() -> list[Case]:
                 "2 AND B.price < 2 AND "
                 "weightedAvg(price, weight) >= 1, C AS C.price = 9, D AS D.price < 0"
             ),
-            None,
-            "aggregates of the user in `MATCH_RECOGNIZE`: write them as sums",
-            "WEIGHTEDAVG(price, weight) is not supported; the aggregates are",
-            {**unbounded, "functions": {"weightedAvg": PAIRS["PairCount"]}},
+            [(1, 3, 0, None, 2, 4.0, 6)],
             runs=STREAM,
+            options={**unbounded, "functions": FUNCTIONS},
         ),
         Case(
             f"{name}Aggregates, with sums",
@@ -281,11 +321,9 @@ def _matches() -> list[Case]:
                 "SKIP PAST LAST ROW PATTERN (A+ C) DEFINE A AS prefixed(A.name) = '>a' AND "
                 "countFrom(A.price) <= 8"
             ),
-            None,
-            "aggregates of the user in `MATCH_RECOGNIZE`: write them as sums",
-            "COUNTFROM(A.price) is not supported; the aggregates are",
-            {**unbounded, "functions": {"countFrom": PAIRS["PairCount"]}},
+            [(1, ">a", 8, 5), (7, ">a", 6, 9)],
             runs=STREAM,
+            options={**unbounded, "functions": FUNCTIONS},
         ),
         Case(
             f"{name}UserDefinedFunctions, with sums",

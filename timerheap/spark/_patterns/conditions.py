@@ -2,8 +2,8 @@
 
 A term is ("row", column, back): a column of the row, or of the one so many rows before it; ("nav",
 variables, "first" or "last", offset, column, back): of a row of the match; ("class", variables and names,
-"first" or "last", offset): as what it is taken; ("agg", variables, kind, column); or the name of one of
-`OPERATORS` with its arguments. Times are integers.
+"first" or "last", offset): as what it is taken; ("agg", variables, kind, column), whose kind may be a `Fold`;
+or the name of one of `OPERATORS` with its arguments. Times are integers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from timerheap.errors import ArgumentValueError
 from timerheap.spark._columns import HIDDEN
+from timerheap.spark._patterns.folds import Fold, arguments_of
 from timerheap.spark._patterns.match_rules import Condition, Register, Registers, result
 from timerheap.spark._patterns.spark_numbers import (
     DoesNotFitError,
@@ -99,6 +100,8 @@ def condition(term: Term, columns: Mapping[Column, int], registers: Sequence[Reg
             return sorted(rows, reverse=term[2] == "last")[term[3]][1] if term[3] < len(rows) else None
 
         return classified
+    if term[0] == "agg" and isinstance(term[2], Fold):
+        return _folded(term[2], columns[term[3], 0], numbers[0])
     if term[0] == "agg":
         return lambda values, row, known: result(term[2], known[numbers[0]])
     function = OPERATORS[term[0]][0]
@@ -110,6 +113,16 @@ def condition(term: Term, columns: Mapping[Column, int], registers: Sequence[Reg
         other = more[1]
         return lambda values, row, known: (two if one(values, row, known) else other)(values, row, known)
     return lambda values, row, known: function(one(values, row, known), two(values, row, known))
+
+
+def _folded(fold: Fold, at: int, number: int) -> Condition:
+    """Return an aggregate of the user, of the rows in a register, as a function."""
+
+    def folded(values: Sequence[Any], row: int, known: Registers) -> Any:
+        found = fold.of(values[at][one] for one in known[number])
+        return plain(fold.column([found], fold.returns, "DEFINE"))[0]
+
+    return folded
 
 
 def with_range_error(variable: str, term: Term, condition: Condition) -> Condition:
@@ -245,8 +258,10 @@ OPERATORS |= functions(OPERATORS) | conversions()
 
 
 def plain(column: pa.Array) -> list[Any]:
-    """Return the values of a column, times and intervals as integers."""
+    """Return the values of a column, times and intervals as integers, structs as arguments of a `Fold`."""
     type_ = column.type
+    if pa.types.is_struct(type_):
+        return arguments_of(column).tolist()
     if pa.types.is_date32(type_):  # their difference is an interval
         column = column.cast(pa.timestamp("us"))
     if pa.types.is_temporal(type_) and not pa.types.is_time(type_):

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, NoReturn
 
 from timerheap.errors import ArgumentValueError
+from timerheap.spark._patterns.folds import Fold
 from timerheap.spark._patterns.pattern import Pattern
 from timerheap.spark._patterns.spark_numbers import computed
 
@@ -24,24 +25,26 @@ class Register:
     """What conditions need to know of a partial match: some of its rows, or an aggregate of them.
 
     variables: the numbers of the variables whose rows count; None for all
-    kind: "first", "last", or the name of an aggregate
+    kind: "first", "last", the name of an aggregate, or one of the user, which needs all of its rows
     column: the column that is aggregated, None for rows
     size: how many of the first or last rows
     """
 
     variables: frozenset[int] | None
-    kind: str
+    kind: str | Fold
     column: int | None
     size: int = 1
 
     def add(self, value: Any, columns: Sequence[Any], row: int) -> Any:
         """Return an aggregate with one more row."""
+        if isinstance(self.kind, Fold):
+            return *value, row
         added = 1 if self.column is None else columns[self.column][row]
         return value if added is None else accumulated(self.kind, value, added)
 
     @property
     def empty(self) -> Any:
-        return () if self.kind in ("first", "last") else EMPTY[self.kind]
+        return () if isinstance(self.kind, Fold) or self.kind in ("first", "last") else EMPTY[self.kind]
 
 
 EMPTY: dict[str, Any] = {"count": 0, "sum": None, "min": None, "max": None, "avg": None}

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from timerheap.errors import ArgumentValueError
 from timerheap.spark._patterns.conditions import Column, shown_column
+from timerheap.spark._patterns.folds import Fold, arguments_of
 from timerheap.spark._patterns.match_rules import EMPTY, accumulated, result
 from timerheap.spark._patterns.spark_numbers import DoesNotFitError, converted
 
@@ -19,7 +20,8 @@ from timerheap.spark._patterns.spark_numbers import DoesNotFitError, converted
 class Measure:
     """A part of the measures that a match has to be asked for; Spark computes the rest.
 
-    kind: "first" or "last", "classifier first" or "classifier last", "number", or the name of an aggregate
+    kind: "first" or "last", "classifier first" or "classifier last", "number", the name of an aggregate, or
+        one of the user
     variables: the numbers of the variables whose rows count; None for all
     type: of its column
     column: the column, and how many rows before the row of the match it is read
@@ -29,7 +31,7 @@ class Measure:
 
     name: str
     type: pa.DataType
-    kind: str
+    kind: str | Fold
     variables: frozenset[int] | None = None
     offset: int = 0
     column: Column | None = None
@@ -82,15 +84,20 @@ class Shown:
         wanted, kind = measure.variables, measure.kind
         which = np.ones(len(self._of), bool) if wanted is None else np.isin(self._taken >> 1, [*wanted])
         added = None
-        if kind in EMPTY and measure.column is not None:
+        folds = isinstance(kind, Fold)
+        if (folds or kind in EMPTY) and measure.column is not None:
             measure.refuse_failures(column, self._rows[which])
             added = column(measure.column).take(pa.array(self._rows))
-            which &= np.asarray(added.is_valid())
+            which &= folds | np.asarray(added.is_valid())
         counts = np.append(0, np.cumsum(which))
         low = counts[self._begins[self.matches]]
         high = counts[self._ends[self.matches] if measure.final else self._at + 1]
         if kind == "count":
             return pa.array(high - low, measure.type)
+        if added is not None and isinstance(kind, Fold):
+            arguments = arguments_of(added.filter(pa.array(which)))
+            values = kind.up_to(zip(low.tolist(), high.tolist(), strict=True), arguments)
+            return kind.column(values, measure.type, "MEASURES")
         if added is not None:
             totals = self._totals(kind, which, added)
             ends = zip(low.tolist(), high.tolist(), strict=True)

@@ -5,22 +5,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_type
 
 from timerheap.errors import ArgumentValueError
 from timerheap.spark._columns import TIMED_OUT
-from timerheap.spark._compat import to_arrow_schema
+from timerheap.spark._compat import to_arrow_schema, to_arrow_type
 from timerheap.spark._patterns.conditions import OPERATORS, Term, columns_read, leaves, of_rows, shown_column
+from timerheap.spark._patterns.folds import Fold
 from timerheap.spark._patterns.match_plan import MatchPlan
 from timerheap.spark._patterns.match_runner import MatchRows
 from timerheap.spark._patterns.measures import Measure
 from timerheap.spark._patterns.spark_numbers import average_type
 from timerheap.spark._patterns.term_types import typed
-from timerheap.spark._plan.named_columns import collation_of, expect_comparable
-from timerheap.spark._sql.nodes import Matched
+from timerheap.spark._plan.named_columns import backticks, collation_of, expect_comparable
+from timerheap.spark._sql.nodes import Call, Matched
+from timerheap.spark._sql.plan.called_aggregates import Functions, aggregate_in_python
 
 
 def expect_bounded(node: Matched, df: DataFrame, unbounded: bool) -> None:
@@ -48,7 +52,8 @@ def _expect_few_matches(node: Matched) -> None:
     free = {number for number, term in enumerate(node.defined) if term is None}
     for term in filter(None, node.defined):
         for kind, group in ((leaf[2], leaf[1]) for leaf in leaves(term) if leaf[0] == "agg"):
-            pair = node.pattern.doubling(free, group) if kind in ("sum", "avg") and group else None
+            few = kind in ("count", "min", "max")
+            pair = node.pattern.doubling(free, group) if group and not few else None
             if pair is not None:
                 raise ArgumentValueError(
                     f"query: PATTERN ({node.pattern.shown}) must not take any row as {pair[0]} or {pair[1]} "
@@ -73,6 +78,7 @@ def matching(
     timed_out: bool = False,
     lag_within: int | None = None,
     ansi: bool = True,
+    functions: Functions = MappingProxyType({}),
 ) -> tuple[MatchRows, list[T.StructField]]:
     """Return the function of a clause, and the fields of its result.
 
@@ -80,13 +86,16 @@ def matching(
     shown: the columns that the result has before the measures
     lead_within, lag_within: how far behind a row NEXT looks, and how far before it PREV, in ms
     ansi: whether Spark has ``spark.sql.ansi.enabled``
+    functions: the user's aggregates
     """
+    folded = tuple(term and _with_folds(term, df, functions) for term in node.defined)
     defined = tuple(
         None if term is None else _condition(name, term, df, ansi)
-        for name, term in zip(node.pattern.variables, node.defined, strict=True)
+        for name, term in zip(node.pattern.variables, folded, strict=True)
     )
     for one in filter(None, node.defined):
         _expect_bytes(one, df)
+    asked = [_with_fold(one, df, functions) for one in node.measures]
     for measure in node.measures:
         if measure.column is not None and measure.kind in ("min", "max"):
             _expect_bytes(("agg", None, measure.kind, measure.column[0]), df, "MEASURES")
@@ -98,9 +107,9 @@ def matching(
                 stored += [name for name, _ in columns_read(leaf)]
     others = [name for name in shown if name not in node.keys]
     rows = to_arrow_schema(T.StructType([df.schema[name] for name in sorted({*stored, *others})]))
-    fields = [T.StructField(one.name, _type(one, df)) for one in node.measures]
+    fields = [T.StructField(one.name, _type(one, df)) for one in asked]
     types = to_arrow_schema(T.StructType(fields)).types
-    measures = tuple(replace(one, type=type_) for one, type_ in zip(node.measures, types, strict=True))
+    measures = tuple(replace(one, type=type_) for one, type_ in zip(asked, types, strict=True))
     program = node.pattern.takes, node.pattern.after, node.pattern.starts
     same = repr((program, node.defined, node.skip, sorted(node.target), node.within is None, rows))
     mark = int.from_bytes(hashlib.blake2b(same.encode(), digest_size=7).digest(), "big")
@@ -144,8 +153,35 @@ def _strings(term: Term) -> Iterator[str]:
         yield from (name for name, _ in columns_read(term))
 
 
+def _with_folds(term: Term, df: DataFrame, functions: Functions) -> Term:
+    """Return a term with the user's aggregates in place of their names."""
+    if term[0] == "agg" and term[2] in functions:
+        return *term[:2], _fold(term[2], term[3], df, functions), term[3]
+    if term[0] not in OPERATORS:
+        return term
+    return term[0], *(_with_folds(part, df, functions) for part in term[1:])
+
+
+def _with_fold(measure: Measure, df: DataFrame, functions: Functions) -> Measure:
+    if measure.column is None or measure.kind not in functions:
+        return measure
+    return replace(measure, kind=_fold(str(measure.kind), measure.column[0], df, functions))
+
+
+def _fold(name: str, column: str, df: DataFrame, functions: Functions) -> Fold:
+    """Return an aggregate of the user, given the column with structs of its arguments."""
+    arguments = df.schema[column].dataType
+    assert isinstance(arguments, T.StructType)
+    first, *others = (f"{backticks(column)}.{backticks(field)}" for field in arguments.names)
+    made = aggregate_in_python(Call(name, first, None, others=tuple(others)), name, df, functions)
+    assert made is not None
+    return Fold(name, made.function, to_arrow_type(made.returns))
+
+
 def _type(measure: Measure, df: DataFrame) -> T.DataType:
     kind, type_ = measure.kind, df.schema[measure.column[0]].dataType if measure.column else T.NullType()
+    if isinstance(kind, Fold):
+        return from_arrow_type(kind.returns)
     if kind.startswith("classifier"):
         return T.StringType()
     if kind in ("number", "count"):

@@ -30,7 +30,7 @@ def matches(node: Matched, tables: Tables, nested: Nested) -> Relation:
     df = df.withColumns({name: kept_only(df, F.expr(text)) for name, text in node.columns.items()})
     ansi = tables.spark.conf.get("spark.sql.ansi.enabled") == "true"
     limits = tables.lead_within, tables.timed_out, tables.lag_within
-    work, result = matching(node, df, names, *limits, ansi)
+    work, result = matching(node, df, names, *limits, ansi, tables.functions)
     found = processed(
         work,
         df,

@@ -348,6 +348,8 @@ class _Reading:
     def _aggregate(self, node: exp.Expr) -> tuple[str, frozenset[int] | None, exp.Expr | None]:
         """Return an aggregate, its variables, and its argument, None for rows."""
         _, name = _function(node)
+        if isinstance(node, exp.AnonymousAggFunc):
+            return self._aggregate_of_user(node)
         argument = node.expressions[0] if len(node.expressions) == 1 else exp.null()
         of_rows = argument.is_star and name != "COUNT"
         if name.lower() not in EMPTY or of_rows or isinstance(argument, (exp.Null, exp.Distinct)):
@@ -356,6 +358,17 @@ class _Reading:
             refuse(as_read(node), "aggregates are of columns")
         variables = self._variables(argument)
         return name.lower(), variables, None if argument.is_star else argument
+
+    def _aggregate_of_user(self, node: exp.Expr) -> tuple[str, frozenset[int] | None, exp.Expr]:
+        """Return the same for an aggregate of the user, whose arguments are the fields of a struct."""
+        given = node.expressions
+        if not given or any(one.is_star or isinstance(one, exp.Distinct) for one in given):
+            refuse(f"{as_read(node)} in MATCH_RECOGNIZE", f"write {node.name}(A.x), of one column or more")
+        if any(_function(one)[1] for argument in given for one in argument.walk()):
+            refuse(as_read(node), "aggregates are of columns")
+        fields = [(exp.Literal.string(str(at)), one.copy()) for at, one in enumerate(given)]
+        struct = exp.Anonymous(this="named_struct", expressions=[part for pair in fields for part in pair])
+        return node.name.lower(), self._variables(node), struct
 
     # MEASURES
 
@@ -445,6 +458,8 @@ def _bare(node: exp.Expr, empty: bool = False) -> exp.Expr:
 
 def _function(node: exp.Expr) -> tuple[bool, str]:
     """Return whether a function of a match is FINAL, and its name; "" for everything else."""
+    if isinstance(node, exp.AnonymousAggFunc):
+        return False, node.name.upper()
     if isinstance(node, exp.AggFunc):
         return False, node.sql_name()
     if not isinstance(node, exp.Anonymous):

@@ -261,7 +261,7 @@ def plain(column: pa.Array) -> list[Any]:
     """Return the values of a column, times and intervals as integers, structs as arguments of a `Fold`."""
     type_ = column.type
     if pa.types.is_struct(type_):
-        return arguments_of(column).tolist()
+        return list(arguments_of(column))
     if pa.types.is_date32(type_):  # their difference is an interval
         column = column.cast(pa.timestamp("us"))
     if pa.types.is_temporal(type_) and not pa.types.is_time(type_):

@@ -36,7 +36,7 @@ class Fold:
             accumulator = self.function.add(one, accumulator)
         return self.function.get_result(accumulator)
 
-    def up_to(self, spans: Iterable[tuple[int, int]], arguments: Sequence[Any]) -> list[Any]:
+    def up_to(self, spans: Iterable[tuple[int, int]], arguments: np.ndarray) -> list[Any]:
         """Return the results for spans of rows; of those that begin with one row, the longer come later."""
         found, begun, at, accumulator = [], -1, 0, self.function.create_accumulator()
         for low, high in spans:

@@ -84,20 +84,15 @@ class Shown:
         wanted, kind = measure.variables, measure.kind
         which = np.ones(len(self._of), bool) if wanted is None else np.isin(self._taken >> 1, [*wanted])
         added = None
-        folds = isinstance(kind, Fold)
-        if (folds or kind in EMPTY) and measure.column is not None:
+        if isinstance(kind, Fold):
+            return self._folded(measure, kind, which, column)
+        if kind in EMPTY and measure.column is not None:
             measure.refuse_failures(column, self._rows[which])
             added = column(measure.column).take(pa.array(self._rows))
-            which &= folds | np.asarray(added.is_valid())
-        counts = np.append(0, np.cumsum(which))
-        low = counts[self._begins[self.matches]]
-        high = counts[self._ends[self.matches] if measure.final else self._at + 1]
+            which &= np.asarray(added.is_valid())
+        low, high = self._spans(measure, which)
         if kind == "count":
             return pa.array(high - low, measure.type)
-        if added is not None and isinstance(kind, Fold):
-            arguments = arguments_of(added.filter(pa.array(which)))
-            values = kind.up_to(zip(low.tolist(), high.tolist(), strict=True), arguments)
-            return kind.column(values, measure.type, "MEASURES")
         if added is not None:
             totals = self._totals(kind, which, added)
             ends = zip(low.tolist(), high.tolist(), strict=True)
@@ -112,6 +107,24 @@ class Shown:
         rows = np.append(self._rows, 0)[places]
         measure.refuse_failures(column, rows[known])
         return column(measure.column).take(pa.array(rows, mask=~known))
+
+    def _spans(self, measure: Measure, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the rows of a measure begin and end among `which`, for each row that is shown."""
+        counts = np.append(0, np.cumsum(which))
+        ends = self._ends[self.matches] if measure.final else self._at + 1
+        return counts[self._begins[self.matches]], counts[ends]
+
+    def _folded(
+        self, measure: Measure, fold: Fold, which: np.ndarray, column: Callable[[Column], pa.Array]
+    ) -> pa.Array:
+        """Return an aggregate of the user at each row that is shown."""
+        assert measure.column is not None
+        rows = self._rows[which]
+        measure.refuse_failures(column, rows)
+        arguments = arguments_of(column(measure.column).take(pa.array(rows)))
+        low, high = self._spans(measure, which)
+        found = fold.up_to(zip(low.tolist(), high.tolist(), strict=True), arguments)
+        return fold.column(found, measure.type, "MEASURES")
 
     @staticmethod
     def _fitting(measure: Measure, values: list[Any]) -> pa.Array:

@@ -167,7 +167,7 @@ def no_processing_time() -> NoReturn:
     """Raise the error for processing time in a query without it."""
     raise FunctionError(
         "processing_time must be True for a function that uses it, got False; processing-time timers need "
-        "process(..., processing_time=True)"
+        "process(..., processing_time=True), or table_function(..., processing_time=True) in SQL"
     )
 
 

@@ -80,6 +80,37 @@ class Numbered(KeyedProcessFunction):
         yield self.count.value()
 
 
+class Doubled(KeyedProcessFunction):
+    """Is of single rows."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        if value.v:
+            yield value.k, 2 * value.v
+
+
+class Totals(KeyedProcessFunction):
+    """Adds up what comes and goes, and yields changes of the total."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.total = runtime_context.get_state(ValueStateDescriptor("total", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        before = self.total.value()
+        weight = 1 if value.kind in ("insert", "update_postimage") else -1
+        self.total.update((before or 0) + weight * value.n)
+        if before is not None:
+            yield before, "update_preimage"
+        yield self.total.value(), "insert" if before is None else "update_postimage"
+
+
+TOTALS = "total bigint, _change_type string"
+FUNCTIONS["counted"] = table_function(Numbered, "n bigint", partition_by="optional")
+FUNCTIONS["joined"] = table_function(Priced, "v bigint, price bigint", partition_by="optional")
+FUNCTIONS["doubled"] = table_function(Doubled, "name string, twice bigint", partition_by="none")
+FUNCTIONS["beside"] = table_function(
+    Doubled, "name string, twice bigint", partition_by="none", pass_columns_through=True
+)
+FUNCTIONS["totals"] = table_function(Totals, TOTALS, change_type="kind", partition_by="optional")
 FUNCTIONS["priced"] = table_function(Priced, "v bigint, price bigint")
 FUNCTIONS["numbered"] = table_function(Numbered, "n bigint", pass_columns_through=True)
 
@@ -124,6 +155,24 @@ QUERIES: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
             *[("b", "b", 1, 20, 2), ("c", "c", 1, None, 9)],
         ],
     ),
+    "one partition of all rows": (
+        "SELECT * FROM counted(TABLE t, DESCRIPTOR(ts)) WHERE n < 6",
+        [(1, 1), (2, 2), (3, 4), (4, 9), (5, 12)],
+    ),
+    "one partition of all rows of two tables": (
+        "SELECT * FROM joined(TABLE t, TABLE prices, DESCRIPTOR(ts, since)) WHERE v > 0",
+        [(1, 20, 2), (1, 30, 12), (1, 30, 9), (1, None, 1)],
+    ),
+    "single rows": (
+        "SELECT name, twice, rowtime FROM doubled(input => TABLE t, on_time => DESCRIPTOR(ts))",
+        [("a", 2, 1), ("a", 2, 12), ("b", 2, 2), ("c", 2, 9)],
+    ),
+    "single rows, counted in windows": (
+        "SELECT name, COUNT(*) AS n, window_start FROM TABLE(TUMBLE((SELECT * FROM beside(TABLE t, "
+        "DESCRIPTOR(ts))), DESCRIPTOR(rowtime), INTERVAL '10' SECOND)) GROUP BY name, window_start, "
+        "window_end",
+        [("a", 1, 0), ("a", 1, 10), ("b", 1, 0), ("c", 1, 0)],
+    ),
     "all columns of the row": (
         "SELECT * FROM numbered(TABLE t PARTITION BY k, DESCRIPTOR(ts)) WHERE k IN ('a', 'b')",
         [("a", 0, 4, 2, 4), ("a", 1, 1, 1, 1), ("a", 1, 12, 3, 12), ("b", 1, 2, 1, 2)],
@@ -160,6 +209,7 @@ def folder(tmp_path: Path) -> Path:
     "Flink SQL",
     "supported",
     "process table functions, with PARTITION BY, on_time, uid and scalar arguments",
+    "process table functions without PARTITION BY, of all rows or of single rows",
     note="a `KeyedProcessFunction`, or a `KeyedCoProcessFunction` of two tables, in `table_function`",
 )
 @pytest.mark.in_turn
@@ -246,6 +296,60 @@ def test_keys_and_times_of_any_type(spark: SparkSession) -> None:
         ]
 
 
+class Waking(KeyedProcessFunction):
+    """Yields the value of a key a while after it has come."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.last.update(value.v)
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 200, name="wake")
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
+        yield self.last.value()
+
+
+@pytest.mark.promises(
+    "Flink SQL",
+    "added",
+    "process table functions with timers of processing time",
+    note="`table_function(..., processing_time=True)`, on streams, without `on_time`",
+)
+def test_a_call_has_timers_of_processing_time(spark: SparkSession, folder: Path) -> None:
+    functions = {"waking": table_function(Waking, "last bigint", processing_time=True)}
+    t = streams.read_stream(spark, folder / "t").drop("ts")
+    query = "SELECT k, last FROM waking(input => TABLE t PARTITION BY k) WHERE k <> 'b'"
+    result = timerheap.spark.sql(spark, query, tables={"t": t}, functions=functions)
+    assert streams.run_until(result, lambda rows: len(rows) == 2, folder) == [("a", 0), ("c", 1)]
+
+
+@pytest.mark.promises(
+    "Flink SQL",
+    "supported",
+    "process table functions of tables that change",
+    note="`table_function(..., change_type=...)` names a column that says what becomes of a row",
+)
+def test_a_call_takes_and_yields_changes(spark: SparkSession, folder: Path) -> None:
+    groups = "(SELECT k, COUNT(*) * 10 AS n FROM t GROUP BY k)"
+    query = f"SELECT MAX(total) AS total FROM totals({groups})"
+    arguments: dict[str, Any] = {"functions": FUNCTIONS, "max_parallelism": 2}
+    t = streams.read_stream(spark, folder / "t")
+    result = timerheap.spark.sql(spark, query, WATERMARK, tables={"t": t}, **arguments)
+    assert result.columns == ["total", "_change_type"]
+    assert streams.batches(result, folder) == [[(40, "insert")]]
+    streams.write_batches(folder / "t", [SECOND], SCHEMA)
+    assert sorted(streams.batches(result, folder)[-1]) == [(40, "update_preimage"), (60, "update_postimage")]
+    batch = spark.read.schema(t.schema).parquet(str(folder / "t"))
+    found = timerheap.spark.sql(spark, query, tables={"t": batch}, **arguments)
+    assert streams.rows(found) == [(60, "insert")]
+    query = "SELECT * FROM totals((SELECT v AS n FROM t) PARTITION BY n)"  # which only grows
+    found = timerheap.spark.sql(spark, query, tables={"t": batch.where("v > 0")}, **arguments)
+    assert found.columns == ["n", "total", "_change_type"]
+    assert [row[1] for row in streams.rows(found) if row[2] != "update_preimage"] == [1, 2, 3, 4]
+
+
 class Aside(Numbered):
     """Has a side output."""
 
@@ -258,8 +362,8 @@ ON_T = "TABLE t PARTITION BY k, DESCRIPTOR(ts)"
 @pytest.mark.promises(
     "Flink SQL",
     "refused",
-    "process table functions without PARTITION BY, with ORDER BY, or of tables that change",
-    note="a function of single rows is a UDTF: `LATERAL TABLE(f(x))`; rows come in the order of `on_time`",
+    "process table functions with ORDER BY",
+    note="rows come in the order of `on_time`",
 )
 @pytest.mark.parametrize(
     ("call", "message"),
@@ -268,7 +372,33 @@ ON_T = "TABLE t PARTITION BY k, DESCRIPTOR(ts)"
             "silence()",
             "silence must be called on a table, got none; write f\\(input => TABLE t PARTITION BY k",
         ),
-        ("silence(TABLE t, 5)", "silence of t without PARTITION BY is not supported; .*LATERAL TABLE"),
+        (
+            "silence(TABLE t, 5)",
+            "silence of t without PARTITION BY is not supported; say .* TABLE t PARTITION BY k; or pass "
+            'table_function.*partition_by="optional".* or partition_by="none" for a function of single rows',
+        ),
+        (
+            "doubled(TABLE t PARTITION BY k)",
+            "PARTITION BY k of doubled, a function of single rows, is not supported; leave it out, or pass",
+        ),
+        (
+            "doubled(TABLE t, TABLE t)",
+            "doubled, a function of single rows, of 2 tables is not supported; pass",
+        ),
+        (
+            "stateful(TABLE t)",
+            r"functions\['stateful'\] must have neither state nor timers .*, got get_state\(\); pass",
+        ),
+        (
+            "totals(TABLE changes, on_time => DESCRIPTOR(ts))",
+            "totals must be called without on_time for table changes, whose rows change and have",
+        ),
+        ("totals(TABLE kinds)", "must have a change_type that is no column of table kinds, got 'kind'"),
+        (
+            f"waking({ON_T})",
+            "waking must be called without on_time, .*: it has processing_time=True, .* one of both out",
+        ),
+        ("waking(TABLE t PARTITION BY k)", "processing_time must be False for a batch DataFrame, got True"),
         (
             "silence(TABLE t PARTITION BY k ORDER BY ts DESC, 5)",
             "ORDER BY of a table in a call is not supported",
@@ -315,7 +445,8 @@ ON_T = "TABLE t PARTITION BY k, DESCRIPTOR(ts)"
         (f"wrong({ON_T})", r"functions\['wrong'\] must be a KeyedProcessFunction"),
         (
             "silence(TABLE changes PARTITION BY k, 5)",
-            r"silence\(\) of table changes, whose rows change, is not supported",
+            r"silence\(\) of table changes, whose rows change, is not supported, as in Flink; pass "
+            r'table_function\(..., change_type="kind"\)',
         ),
         (
             f"noise({ON_T})",
@@ -330,8 +461,10 @@ def test_what_a_call_cannot_do_is_refused(call: str, message: str, spark: SparkS
         "aside": table_function(Aside, "n bigint"),
         "twice": table_function(Numbered, "K bigint"),
         "wrong": table_function(lambda: 5, "n bigint"),
+        "stateful": table_function(Numbered, "n bigint", partition_by="none"),
+        "waking": table_function(Waking, "v bigint", processing_time=True),
     }
-    tables = {"t": t, "changes": t.withColumn("_change_type", t.k)}
+    tables = {"t": t, "changes": t.withColumn("_change_type", t.k), "kinds": t.withColumn("kind", t.k)}
     with pytest.raises((ArgumentTypeError, ArgumentValueError), match=message):
         timerheap.spark.sql(spark, f"SELECT 1 FROM {call}", tables=tables, functions=functions)
 
@@ -371,3 +504,10 @@ def test_what_is_no_table_function_is_refused(spark: SparkSession) -> None:
     wrong = 5
     with pytest.raises(ArgumentTypeError, match="output_schema must be"):
         table_function(Numbered, wrong)
+    wrong = "any"
+    with pytest.raises(ArgumentValueError, match=r"partition_by must be one of 'required', .*, got 'any'"):
+        table_function(Numbered, "n bigint", partition_by=wrong)
+    with pytest.raises(ArgumentValueError, match="pass_columns_through must be False with change_type, got"):
+        table_function(Numbered, "n bigint", change_type="kind", pass_columns_through=True)
+    with pytest.raises(ArgumentValueError, match='processing_time must be False with partition_by="none"'):
+        table_function(Numbered, "n bigint", partition_by="none", processing_time=True)

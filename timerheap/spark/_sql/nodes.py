@@ -343,7 +343,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class TableArgument:
-    """A table that a function is called with, and the columns of PARTITION BY."""
+    """A table that a function is called with, and the columns of PARTITION BY, none without it."""
 
     table: tuple[str, ...]
     keys: tuple[str, ...]

@@ -16,6 +16,9 @@ from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._plan.schemas import parsed_schema
 
+PARTITIONS = "required", "optional", "none"
+"""What a function says of PARTITION BY."""
+
 ROWTIME = "rowtime"
 """The column with the time of a function's row: that of the row or the timer for which it is."""
 
@@ -27,11 +30,17 @@ class TableFunction:
     make: returns the process function, given the scalar arguments of the call
     output_schema: the columns of its rows; parsed in a query, since Spark needs a session for that
     passes_columns: whether all columns of the row that it is called with are before them
+    partition_by: one of `PARTITIONS`
+    change_type: the column of its rows that says what becomes of them, if its tables may change
+    processing_time: whether it has timers of processing time
     """
 
     make: Callable[..., KeyedProcessFunction | KeyedCoProcessFunction]
     output_schema: str | StructType
     passes_columns: bool
+    partition_by: str = "required"
+    change_type: str | None = None
+    processing_time: bool = False
 
     @cached_property
     def results(self) -> StructType:
@@ -63,6 +72,9 @@ def table_function(
     output_schema: str | StructType,
     *,
     pass_columns_through: bool = False,
+    partition_by: str = "required",
+    change_type: str | None = None,
+    processing_time: bool = False,
 ) -> TableFunction:
     """Return a process function in a form that `sql` takes as one of its `functions`.
 
@@ -84,6 +96,17 @@ def table_function(
     pass_columns_through : bool, default False
         Whether all columns of the row that the function is called with are before those that it yields, in
         place of those of PARTITION BY: Flink's ``PASS_COLUMNS_THROUGH``. Timers then yield no rows.
+    partition_by : {"required", "optional", "none"}, default "required"
+        Whether the query says PARTITION BY. With "optional" it need not, and then all rows are one partition,
+        in one task: Flink's ``OPTIONAL_PARTITION_BY``. With "none" it must not: the function is called for
+        each row by itself, in any task, and as the rows arrive. It has neither state nor timers: Flink's row
+        semantics.
+    change_type : str, optional
+        Lets the tables of a call change, as results of GROUP BY or a changelog: Flink's ``SUPPORT_UPDATES``.
+        It is the name of one more column of the rows that the function is called with: "insert",
+        "update_preimage", "update_postimage" or "delete". Such rows have no ``on_time``.
+    processing_time : bool, default False
+        Whether the function has timers of processing time, on streams. Then it has no ``on_time``.
 
     Returns
     -------
@@ -99,7 +122,8 @@ def table_function(
     -----
     A call is a `process`, or a `process_two`, with the watermark that the table has in the query: rows and
     timers of a key come in the order of ``on_time``. ``rowtime`` is the time of the row, or that of the
-    timer, and has the watermark of the operator. There are no timers of processing time, and no side outputs.
+    timer, and has the watermark of the operator. There are no side outputs. If the function yields a column
+    ``_change_type``, its results change as that says.
 
     Examples
     --------
@@ -125,4 +149,23 @@ def table_function(
             f"scalar arguments of a query, got {function!r}; pass {type(function).__name__}, without ()"
         )
     instance("pass_columns_through", pass_columns_through, bool)
-    return TableFunction(function, output_schema, pass_columns_through)
+    instance("processing_time", processing_time, bool)
+    if partition_by not in PARTITIONS:
+        raise ArgumentValueError(
+            f"partition_by must be one of {', '.join(map(repr, PARTITIONS))}, got {partition_by!r}"
+        )
+    if change_type is not None:
+        instance("change_type", change_type, str)
+    if change_type is not None and pass_columns_through:
+        raise ArgumentValueError(
+            f"pass_columns_through must be False with change_type, got change_type={change_type!r}; yield "
+            "the columns that are wanted"
+        )
+    if partition_by == "none" and processing_time:
+        raise ArgumentValueError(
+            'processing_time must be False with partition_by="none", whose rows have no timers, got True; '
+            'pass partition_by="optional"'
+        )
+    return TableFunction(
+        function, output_schema, pass_columns_through, partition_by, change_type, processing_time
+    )

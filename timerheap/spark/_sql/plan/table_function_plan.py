@@ -6,12 +6,14 @@ import re
 from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from timerheap.errors import ArgumentValueError
-from timerheap.functions import KeyedCoProcessFunction
+from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction
+from timerheap.spark._changes.change_rows import INSERT
+from timerheap.spark._columns import CHANGE_TYPE, CHANGED
 from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._functions.function_kinds import work_of
 from timerheap.spark._functions.side_tags import side_tags
@@ -20,12 +22,23 @@ from timerheap.spark._plan.build import build, marked
 from timerheap.spark._plan.computed_columns import Columns
 from timerheap.spark._plan.event_time import EventTime
 from timerheap.spark._plan.inputs import Input
+from timerheap.spark._plan.named_columns import is_atomic, quoted
 from timerheap.spark._process.process import columns_of_two, tagged
 from timerheap.spark._sql.nodes import CalledOnTables, Table, TableArgument
 from timerheap.spark._sql.plan.timed_tables import Tables
-from timerheap.spark._sql.run.table_function_runner import CalledOnRow, CalledOnTable, CalledOnTwoTables
+from timerheap.spark._sql.run.table_function_runner import (
+    CalledOnRow,
+    CalledOnTable,
+    CalledOnTwoTables,
+    SingleRows,
+)
 from timerheap.spark._sql.table_function import ROWTIME, TableFunction
 
+TAKES_CHANGES = (
+    'pass table_function(..., change_type="kind"), and the function sees what becomes of each row; or query '
+    "the table that the changes make"
+)
+_PARTITIONS = 1024  # of single rows
 _NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
@@ -41,21 +54,36 @@ def rows_of_call(node: CalledOnTables, tables: Tables) -> DataFrame:
             f"functions[{node.function!r}] must not have side outputs, got {[tag.tag_id for tag in tags]}; "
             "yield rows with a column that says what they are, or call timerheap.spark.process()"
         )
-    inputs = [_called_table(one, node, tables) for one in node.tables]
+    inputs = [_called_table(one, node, called, tables) for one in node.tables]
     result = _result(node, called, inputs)
-    options: dict[str, Any] = {"max_parallelism": tables.max_parallelism, "name": node.uid}
-    schema, timed = to_arrow_schema(called.results), bool(node.times)
+    options: dict[str, Any] = {
+        "max_parallelism": tables.max_parallelism,
+        "name": node.uid,
+        "processing_time": called.processing_time,
+    }
+    schema, timed, keys = to_arrow_schema(called.results), bool(node.times), len(node.tables[0].keys)
+    if called.partition_by == "none":
+        assert isinstance(function, KeyedProcessFunction)
+        function, options["order"] = SingleRows(node.function, function), "arrival"
     if len(inputs) == 1:
         (one,) = inputs
         kind = CalledOnRow if called.passes_columns else CalledOnTable
-        work = work_of(kind(function, schema, len(one.key), 1, timed))
-        return build(query_of(work, result, one, **options), marked(one))
+        work = work_of(kind(function, schema, keys, 1, timed))
+        return _with_changes(build(query_of(work, result, one, **options), marked(one)))
     one, two = inputs
     one.expect_to_match(two)
     columns = columns_of_two(one, two)
     both = tagged(0, one, two, columns["rows"]).unionAll(tagged(1, two, one, columns["rows"]))
-    work = work_of(CalledOnTwoTables(function, schema, len(one.key), 2, timed))
-    return build(query_of(work, result, one, two, **columns, **options), both)
+    work = work_of(CalledOnTwoTables(function, schema, keys, 2, timed))
+    return _with_changes(build(query_of(work, result, one, two, **columns, **options), both))
+
+
+def _with_changes(df: DataFrame) -> DataFrame:
+    """Return the rows of a function as a changelog, if they say what becomes of them."""
+    if CHANGE_TYPE not in df.columns:
+        return df
+    names = [name for name in df.columns if name != CHANGE_TYPE]
+    return df.select(*map(quoted, names), quoted(CHANGE_TYPE).alias(CHANGED))
 
 
 def _expect_tables(node: CalledOnTables, function: object) -> None:
@@ -69,18 +97,28 @@ def _expect_tables(node: CalledOnTables, function: object) -> None:
         )
 
 
-def _called_table(argument: TableArgument, node: CalledOnTables, tables: Tables) -> Input:
+def _called_table(
+    argument: TableArgument, node: CalledOnTables, called: TableFunction, tables: Tables
+) -> Input:
     """Return a table of a call, with the column of ``on_time`` that it has."""
     name = ".".join(argument.table)
-    df = tables.growing(f"{node.function}()", argument.table)
+    df = _rows_of_table(argument, node, called, tables)
     for key in argument.keys:
         if key not in df.columns:
             raise ArgumentValueError(
                 f"query: PARTITION BY must name columns of table {name}, got {key}; the columns are "
                 f"{df.columns}"
             )
+    keys: list[str | Column] = [*argument.keys]
+    if not keys:
+        keys = [_any_partition(df) if called.partition_by == "none" else F.lit(0)]
     if not node.times:
-        return Input.checked(Columns(f"table {name}", df), [*argument.keys], timed=False)
+        return Input.checked(Columns(f"table {name}", df), keys, timed=False)
+    if called.processing_time:
+        raise ArgumentValueError(
+            f"query: {node.function} must be called without on_time, got one for table {name}: it has "
+            "processing_time=True, and rows of such timers have no event time; leave one of both out"
+        )
     times = [time for time in node.times if time in df.columns]
     if len(times) != 1:
         raise ArgumentValueError(
@@ -94,8 +132,36 @@ def _called_table(argument: TableArgument, node: CalledOnTables, tables: Tables)
             "processing_time; give that another name"
         )
     return Input.checked(
-        Columns(f"table {name}", df), [*argument.keys], EventTime(time, channel=tables.channel), strategy
+        Columns(f"table {name}", df), keys, EventTime(time, channel=tables.channel), strategy
     )
+
+
+def _rows_of_table(
+    argument: TableArgument, node: CalledOnTables, called: TableFunction, tables: Tables
+) -> DataFrame:
+    """Return the rows of a table, and if the function takes changes, what becomes of each."""
+    if called.change_type is None:
+        return tables.growing(f"{node.function}()", argument.table, TAKES_CHANGES)
+    df, name, column = tables.changes(argument.table), ".".join(argument.table), called.change_type
+    if CHANGED in df.columns and node.times:
+        raise ArgumentValueError(
+            f"query: {node.function} must be called without on_time for table {name}, whose rows change and "
+            "have no event time; leave it out, and they come as they arrive"
+        )
+    if column.lower() in map(str.lower, df.columns):
+        raise ArgumentValueError(
+            f"functions[{node.function!r}] must have a change_type that is no column of table {name}, got "
+            f"{column!r}; give it a different name"
+        )
+    if CHANGED in df.columns:
+        return df.withColumnRenamed(CHANGED, column)
+    return df.withColumn(column, F.lit(INSERT))
+
+
+def _any_partition(df: DataFrame) -> Column:
+    """Return a key that spreads rows, of which it does not matter where they are."""
+    of = [quoted(field.name) for field in df.schema if is_atomic(field.dataType)]
+    return F.pmod(F.xxhash64(*of), F.lit(_PARTITIONS)) if of else F.lit(0)
 
 
 def _result(node: CalledOnTables, called: TableFunction, inputs: list[Input]) -> T.StructType:
@@ -104,7 +170,8 @@ def _result(node: CalledOnTables, called: TableFunction, inputs: list[Input]) ->
     if called.passes_columns:
         before = [*first.rows]
     else:  # in which a key of the second table may have another name than there
-        keys = [one.df.schema[key].dataType for one in inputs for key in one.key]
+        keyed = bool(node.tables[0].keys)
+        keys = [one.df.schema[key].dataType for one in inputs for key in one.key] if keyed else []
         before = [T.StructField(name, type_) for name, type_ in zip(node.columns, keys, strict=False)]
     times = [first.df.schema[str(first.event_time)].dataType] if node.times else []
     return T.StructType([*before, *called.results, *(T.StructField(ROWTIME, type_) for type_ in times)])

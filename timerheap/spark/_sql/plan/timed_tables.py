@@ -170,12 +170,12 @@ class Tables:
             self._frames[table] = df
         return df
 
-    def growing(self, clause: str, table: tuple[str, ...]) -> DataFrame:
+    def growing(self, clause: str, table: tuple[str, ...], instead: str = "") -> DataFrame:
         """Return a table as it is; raise if its rows change, which a clause does not take."""
         name, df = ".".join(table), self.frame(table)
         if name in self.upserts:
             df = df.withColumn(CHANGE_TYPE, F.lit(INSERT))
-        return growing(f"{clause} of table {name}", df)
+        return growing(f"{clause} of table {name}", df, instead)
 
     def is_changelog(self, table: tuple[str, ...]) -> bool:
         return is_changelog(self.frame(table))
@@ -276,14 +276,15 @@ class Tables:
         return own.rows(node)
 
 
-def growing(what: str, df: DataFrame) -> DataFrame:
+def growing(what: str, df: DataFrame, instead: str = "") -> DataFrame:
     """Return rows of which none is taken back; raise for those that change, of which `what` is not known."""
     if is_changelog(df):
+        instead = instead or (
+            "write GROUP BY of a column, such as DATE_TRUNC('HOUR', ts), a Top-N or a JOIN, whose results "
+            "are corrected; or query the table that the changes make"
+        )
         raise ArgumentValueError(
-            f"query: {what}, whose rows change, is not supported, as in Flink; write GROUP BY of a "
-            f"column, such "
-            "as DATE_TRUNC('HOUR', ts), a Top-N or a JOIN, whose results are corrected; or query the table "
-            "that the changes make"
+            f"query: {what}, whose rows change, is not supported, as in Flink; {instead}"
         )
     return df
 

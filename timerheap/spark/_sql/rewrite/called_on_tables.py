@@ -7,6 +7,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from timerheap.errors import ArgumentValueError
+from timerheap.spark._columns import CHANGE_TYPE
 from timerheap.spark._sql.nodes import CalledOnTables, TableArgument
 from timerheap.spark._sql.read.dialect import as_read, refuse
 from timerheap.spark._sql.read.table_calls import EXAMPLE_CALL, read_table_call
@@ -30,13 +31,24 @@ def called_on_tables(
         raise ArgumentValueError(f"query: {name} must be called on a table, got none; write {EXAMPLE_CALL}")
     tables = []
     for argument, keys in given.tables:
-        if keys is None:
+        if keys is None and function.partition_by == "required":
             refuse(
                 f"{name} of {as_read(argument)} without PARTITION BY",
-                "say whose timers and state they are: TABLE t PARTITION BY k; a function of single rows is a "
-                "UDTF of Spark: FROM t, LATERAL TABLE(f(x)) AS T(a)",
+                "say whose timers and state they are: TABLE t PARTITION BY k; or pass "
+                'table_function(..., partition_by="optional"), and all rows are one partition, or '
+                'partition_by="none" for a function of single rows',
             )
-        tables.append(TableArgument(table_of(argument), keys))
+        if keys is not None and function.partition_by == "none":
+            refuse(
+                f"PARTITION BY {', '.join(keys)} of {name}, a function of single rows,",
+                'leave it out, or pass table_function(..., partition_by="optional")',
+            )
+        tables.append(TableArgument(table_of(argument), keys or ()))
+    if len(tables) > 1 and function.partition_by == "none":
+        refuse(
+            f"{name}, a function of single rows, of {len(tables)} tables",
+            'pass table_function(..., partition_by="optional")',
+        )
     if len(tables) > 2:
         refuse(f"{name} of {len(tables)} tables", "unite some of them: (SELECT ... UNION ALL SELECT ...)")
     if len({len(one.keys) for one in tables}) > 1:
@@ -46,6 +58,7 @@ def called_on_tables(
     before = _columns_before(function, tables, of_table)
     columns = (*before, *function.results.names, *((ROWTIME,) if given.times else ()))
     _expect_distinct(name, columns)
+    columns = tuple(column for column in columns if column != CHANGE_TYPE)
     return CalledOnTables(
         name.lower(),
         tuple(tables),

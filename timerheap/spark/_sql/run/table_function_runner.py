@@ -23,7 +23,7 @@ class _Called(Function):
 
     function: that of the user
     results: the columns of its rows
-    keys: the number of columns of PARTITION BY
+    keys: the number of columns of PARTITION BY, 0 without it
     times: how often they are before a row: once for each table
     timed: whether ``rowtime`` is behind it
     """
@@ -48,6 +48,8 @@ class _Called(Function):
         """Return the rows that a method has made, with the key and the time."""
         if made is None:
             return None
+        if not self._keys:
+            return self._between(method, made, (), ctx)
         key = ctx.get_current_key()
         return self._between(method, made, (key if self._keys > 1 else (key,)) * self._times, ctx)
 
@@ -57,6 +59,42 @@ class _Called(Function):
         behind = (ctx.timestamp(),) if self._timed else ()
         for row in records(method, made):
             yield (*before, *self._shape.tuple_of(row, method), *behind)
+
+
+class SingleRows(KeyedProcessFunction):
+    """A function that is called for each row by itself, and has neither state nor timers.
+
+    name: that of the query
+    """
+
+    def __init__(self, name: str, function: KeyedProcessFunction) -> None:
+        self._name, self._function = name, function
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        without: Any = _Without(self._name, runtime_context, "state")
+        self._function.open(without)
+
+    def close(self) -> None:
+        self._function.close()
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        without: Any = _Without(self._name, ctx, "timer_service")
+        return self._function.process_element(value, without)
+
+
+class _Without:
+    """Stands for what a function is handed, without what the rows of one key have."""
+
+    def __init__(self, name: str, handed: Any, ending: str) -> None:
+        self._name, self._handed, self._ending = name, handed, ending
+
+    def __getattr__(self, asked: str) -> Any:
+        if asked.endswith(self._ending):
+            raise ArgumentValueError(
+                f'functions[{self._name!r}] must have neither state nor timers with partition_by="none", got '
+                f'{asked}(); pass partition_by="required", and write PARTITION BY, or "optional"'
+            )
+        return getattr(self._handed, asked)
 
 
 class CalledOnTable(_Called, KeyedProcessFunction):

@@ -134,7 +134,7 @@ fuzz-changes: $(venv)/test/.installed ## 20,000 random tables that change under 
 flink-sql: $(venv)/test/.installed ## All of Flink's tests of SQL, and the answers of Flink that are recorded, as batches and streams; writes their pages
 	for page in flink_sql_tests flink_changes; do $(call installed,test,$(support)) tests/support/cases/$$page.py || exit; done
 	TIMERHEAP_SHARE=all TIMERHEAP_MATCH_CASES=1 $(call installed,test) -m pytest -q tests/spark/sql/test_flink_*.py \
-	  tests/spark/sql/test_sql_docs.py tests/spark/patterns/test_match_oracles.py $(ARGS)
+	  tests/spark/sql/test_sql_docs.py tests/spark/sql/test_mixed_queries.py tests/spark/patterns/test_match_oracles.py $(ARGS)
 
 soak: soak-heaps soak-cases ## A billion operations on the heaps, all of Flink's traces, and all cases
 

@@ -17,6 +17,9 @@ import duckdb
 import pyarrow as pa
 from flink_tables import Case, Rows, Table, table
 
+from timerheap import AggregateFunction
+from timerheap.spark import udaf
+
 __all__ = ["MIXED", "cases_of"]
 
 HOUR = 3_600
@@ -62,6 +65,23 @@ def _tables() -> dict[str, Table]:
     }  # fmt: skip
 
 
+class Spread(AggregateFunction):
+    """The largest value minus the smallest one."""
+
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def add(self, value: int, accumulator: list[int]) -> list[int]:
+        return [min([value, *accumulator]), max([value, *accumulator])]
+
+    def merge(self, acc_a: list[int], acc_b: list[int]) -> list[int]:
+        return [min(acc_a + acc_b), max(acc_a + acc_b)]
+
+    def get_result(self, accumulator: list[int]) -> int | None:
+        return accumulator[1] - accumulator[0] if accumulator else None
+
+
+SPREAD = udaf(Spread(), returns="bigint", accumulator="array<bigint>")
 TABLES = _tables()
 TIMES = {"a": "ts", "b": "ts", "r": "since", "s": "since", "m": "day"}
 DELAYS = {
@@ -152,45 +172,56 @@ _WINDOW = {"flink": _flink_window, "duckdb": _duckdb_window}
 _VERSION: dict[str, Any] = {"flink": lambda found: found[0], "duckdb": _duckdb_version}
 
 
+def _matched(source: str, time: str, measures: str, skip: str, pattern: str) -> str:
+    return (
+        f"{source} MATCH_RECOGNIZE (PARTITION BY k ORDER BY {time} MEASURES {measures} ONE ROW PER MATCH "
+        f"AFTER MATCH SKIP {skip} PATTERN {pattern}) AS p"
+    )
+
+
 def rises(source: str, time: str, value: str) -> Part:
     """Return two rows of a key of which the second one is larger, wherever they begin."""
+    measures = f"A.{time} AS since, B.{time} AS noon, A.{value} AS low, B.{value} AS high"
+    pattern = f"(A B) DEFINE B AS B.{value} > A.{value}"
+    rows = (
+        f"SELECT *, LEAD({time}) OVER w AS next, LEAD({value}) OVER w AS high FROM {source} "
+        f"WINDOW w AS (PARTITION BY k ORDER BY {time})"
+    )
     return Part(
-        f"{source} MATCH_RECOGNIZE (PARTITION BY k ORDER BY {time} MEASURES A.{time} AS since, B.{time} AS "
-        f"noon, "
-        f"A.{value} AS low, B.{value} AS high ONE ROW PER MATCH AFTER MATCH SKIP TO NEXT ROW PATTERN (A B) "
-        f"DEFINE B AS B.{value} > A.{value}) AS p",
-        f"(SELECT k, {time} AS since, next AS noon, {value} AS low, high FROM (SELECT *, LEAD({time}) OVER "
-        f"w AS "
-        f"next, LEAD({value}) OVER w AS high FROM {source} WINDOW w AS (PARTITION BY k ORDER BY {time})) "
+        _matched(source, time, measures, "TO NEXT ROW", pattern),
+        f"(SELECT k, {time} AS since, next AS noon, {value} AS low, high FROM ({rows}) "
         f"WHERE high > {value}) AS p",
     )
 
 
 def peaks(source: str, time: str, value: str) -> Part:
     """Return three rows of a key of which the middle one is the largest, with a sum and a count of them."""
+    measures = f"B.{time} AS noon, B.{value} AS high, SUM({value}) AS total, COUNT(*) AS n"
+    pattern = f"(A B C) DEFINE B AS B.{value} > A.{value}, C AS C.{value} < B.{value}"
+    rows = (
+        f"SELECT *, LAG({value}) OVER w AS before, LEAD({value}) OVER w AS after FROM {source} "
+        f"WINDOW w AS (PARTITION BY k ORDER BY {time})"
+    )
     return Part(
-        f"{source} MATCH_RECOGNIZE (PARTITION BY k ORDER BY {time} MEASURES B.{time} AS noon, B.{value} AS "
-        f"high, "
-        f"SUM({value}) AS total, COUNT(*) AS n ONE ROW PER MATCH AFTER MATCH SKIP TO NEXT ROW PATTERN (A B "
-        f"C) DEFINE B AS B.{value} > A.{value}, C AS C.{value} < B.{value}) AS p",
-        f"(SELECT k, {time} AS noon, {value} AS high, before + {value} + after AS total, 3 AS n FROM "
-        f"(SELECT *, LAG({value}) OVER w AS before, LEAD({value}) OVER w AS after FROM {source} WINDOW w AS "
-        f"(PARTITION BY k ORDER BY {time})) WHERE {value} > before AND after < {value}) AS p",
+        _matched(source, time, measures, "TO NEXT ROW", pattern),
+        f"(SELECT k, {time} AS noon, {value} AS high, before + {value} + after AS total, 3 AS n "
+        f"FROM ({rows}) WHERE {value} > before AND after < {value}) AS p",
     )
 
 
 def runs(source: str, time: str, met: str) -> Part:
     """Return the rows in turn that meet a condition, up to the first that does not."""
+    measures = (
+        f"FIRST(A.{time}) AS since, LAST(A.{time}) AS till, COUNT(A.v) AS n, SUM(A.v) AS total, "
+        "spread(A.v) AS spread"
+    )
+    pattern = f"(A+ B) WITHIN INTERVAL '10' HOUR DEFINE A AS {met}, B AS NOT ({met}) AND spread(A.v) < 10"
+    breaks = f"COUNT(*) FILTER (WHERE NOT ({met})) OVER (PARTITION BY k"
+    rows = f"SELECT *, {breaks} ORDER BY {time}) AS number, {breaks}) AS numbers FROM {source}"
     return Part(
-        f"{source} MATCH_RECOGNIZE (PARTITION BY k ORDER BY {time} MEASURES FIRST(A.{time}) AS since, "
-        f"LAST(A.{time}) AS till, COUNT(A.v) AS n, SUM(A.v) AS total ONE ROW PER MATCH AFTER MATCH SKIP PAST "
-        f"LAST ROW PATTERN (A+ B) WITHIN INTERVAL '10' HOUR DEFINE A AS {met}, B AS NOT ({met})) AS p",
-        f"(SELECT k, MIN({time}) AS since, MAX({time}) AS till, COUNT(*) AS n, SUM(v) AS total FROM "
-        f"(SELECT *, "
-        f"COUNT(*) FILTER (WHERE NOT ({met})) OVER (PARTITION BY k ORDER BY {time}) AS number, COUNT(*) "
-        f"FILTER "
-        f"(WHERE NOT ({met})) OVER (PARTITION BY k) AS numbers FROM {source}) WHERE {met} AND number < "
-        f"numbers GROUP BY k, number) AS p",
+        _matched(source, time, measures, "PAST LAST ROW", pattern),
+        f"(SELECT k, MIN({time}) AS since, MAX({time}) AS till, COUNT(*) AS n, SUM(v) AS total, "
+        f"MAX(v) - MIN(v) AS spread FROM ({rows}) WHERE {met} AND number < numbers GROUP BY k, number) AS p",
     )
 
 
@@ -365,8 +396,8 @@ def _queries() -> list[Mixed]:
         ),
         Mixed(
             "runs, the longest",
-            "SELECT * FROM (SELECT k, n, total, ROW_NUMBER() OVER (PARTITION BY k ORDER BY n DESC, total"
-            " DESC, since) AS m FROM {runs}) WHERE m = 1",
+            "SELECT * FROM (SELECT k, n, total, spread, ROW_NUMBER() OVER (PARTITION BY k ORDER BY n DESC, "
+            "total DESC, since) AS m FROM {runs}) WHERE m = 1",
         ),
         Mixed(
             "runs, joined with names",
@@ -505,7 +536,8 @@ def cases_of(queries: list[Mixed]) -> list[Case]:
         tables = {name: one for name, one in TABLES.items() if re.search(rf"\b{name}\b", text)}
         known = [*tables, "later"]
         watermark = {name: delay for name, delay in DELAYS.items() if name in known}
-        cases.append(Case(query.name, tables, text, rows, options={"watermark": watermark}))
+        options = {"watermark": watermark, "functions": {"spread": SPREAD}}
+        cases.append(Case(query.name, tables, text, rows, options=options))
     return cases
 
 

@@ -156,7 +156,7 @@ def _strings(term: Term) -> Iterator[str]:
 def _with_folds(term: Term, df: DataFrame, functions: Functions) -> Term:
     """Return a term with the user's aggregates in place of their names."""
     if term[0] == "agg" and term[2] in functions:
-        return *term[:2], _fold(term[2], term[3], df, functions), term[3]
+        return *term[:2], _user_fold(term[2], term[3], df, functions), term[3]
     if term[0] not in OPERATORS:
         return term
     return term[0], *(_with_folds(part, df, functions) for part in term[1:])
@@ -165,10 +165,10 @@ def _with_folds(term: Term, df: DataFrame, functions: Functions) -> Term:
 def _with_fold(measure: Measure, df: DataFrame, functions: Functions) -> Measure:
     if measure.column is None or measure.kind not in functions:
         return measure
-    return replace(measure, kind=_fold(str(measure.kind), measure.column[0], df, functions))
+    return replace(measure, kind=_user_fold(str(measure.kind), measure.column[0], df, functions))
 
 
-def _fold(name: str, column: str, df: DataFrame, functions: Functions) -> Fold:
+def _user_fold(name: str, column: str, df: DataFrame, functions: Functions) -> Fold:
     """Return an aggregate of the user, given the column with structs of its arguments."""
     arguments = df.schema[column].dataType
     assert isinstance(arguments, T.StructType)

@@ -250,8 +250,9 @@ def _queries() -> list[Mixed]:
         # Windows of what other features find
         Mixed(
             "windows of as-of joins",
-            "SELECT k, SUM(v) AS s FROM ({rated}) GROUP BY k, {five_minutes}",
-            {"five_minutes": Part("TUMBLE(ts, INTERVAL '5' MINUTE)", "time_bucket(INTERVAL 5 MINUTES, ts)")},
+            "SELECT a.k, SUM(a.v * r.rate) AS s FROM a JOIN r FOR SYSTEM_TIME AS OF a.ts ON a.k = r.k "
+            "GROUP BY a.k, {five}",
+            {"five": Part("TUMBLE(a.ts, INTERVAL '5' MINUTE)", "time_bucket(INTERVAL 5 MINUTES, a.ts)")},
         ),
         Mixed(
             "as-of joins, grouped",

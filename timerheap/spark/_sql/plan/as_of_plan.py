@@ -14,7 +14,7 @@ from timerheap.spark._columns import CHANGE_TYPE, ENDED, HIDDEN, SIDES
 from timerheap.spark._plan.event_time import EventTime
 from timerheap.spark._plan.inputs import RightInput
 from timerheap.spark._plan.named_columns import quoted
-from timerheap.spark._sql.nodes import COLUMN, AsOf, plain_table
+from timerheap.spark._sql.nodes import COLUMN, AsOf, Table, plain_table
 from timerheap.spark._sql.plan.relations import pairs_of_sides
 from timerheap.spark._sql.plan.timed_sides import RowsOfSide, TimedSide, timed_side
 from timerheap.spark._sql.plan.timed_tables import Tables
@@ -45,11 +45,12 @@ def as_of_pairs(node: AsOf, tables: Tables, rows: RowsOfSide) -> DataFrame:
         hidden[ENDED] = _DELETED
     left_df, left_kept = left.named({name: name for name in of_left})
     right_df, right_kept = right.named({**names, **hidden})
+    of_join = isinstance(node.left, Table) and node.left.table in tables.nested  # whose watermark is its own
     inputs = AsofInputs.checked(
         left_df,
         RightInput(right_df, key=shown_keys, event_time=quoted(names[right.time]), watermark=right.strategy),
         [_of_kept(F.expr(text), text, left_kept) for text, *_ in node.keys],
-        EventTime(left.time, channel=tables.channel),
+        EventTime(left.time, channel=None if of_join else tables.channel),
         left.strategy,
         _DELETED if ENDED in hidden else None,
         kept=(left_kept, right_kept),

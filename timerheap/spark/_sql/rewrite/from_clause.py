@@ -168,8 +168,8 @@ def _beside_as_ofs(select: SelectParts, nodes: list[Node], names: list[str], que
     ):
         left = None if queries.of_table is None else columns_of(nodes[0], queries.of_table)
         select, pairs = without_first_join(select, _first_join(select, nodes, names), [], left)
-        table = queries.as_table(pairs, "")
-        nodes, names = [table, *nodes[2:]], [".".join(table.table), *names[2:]]
+        name = f"{names[0]} JOIN {names[1]}"
+        nodes, names = [queries.as_table(pairs, name), *nodes[2:]], [name, *names[2:]]
     if as_ofs:
         return Read(_first_join(select, nodes, names), "", select.where, select)
     return _joins(select, nodes, names) if select.joins else Read(nodes[0], "", select.where, select)

@@ -6,6 +6,7 @@ from flink_tables import Case, table
 from flink_windows import CALLED, ONE, SALES, SOLD, TIMED, decimals, groups, hop, joined, tumble
 
 __all__ = ["GROUP_WINDOWS"]
+OF_BOTH = {"T1": "ts", "T2": "rowtime"}
 
 
 def _group_windows() -> list[Case]:
@@ -194,9 +195,9 @@ def _time_attributes() -> list[Case]:
         Case(
             f"{name}WindowAggregateOnComputedRowtime",
             {"T1": longs},
-            query.format("rowtime", "(SELECT TO_TIMESTAMP_LTZ(ts, 3) AS rowtime, num FROM T1)"),
+            query.format("rowtime", "(SELECT TO_TIMESTAMP_LTZ(ts, 3) AS rowtime, num FROM T1) AS T2"),
             rows,
-            options={"watermark": "ts - INTERVAL '1' SECOND"},
+            options={"watermark": {one: f"{time} - INTERVAL '1' SECOND" for one, time in OF_BOTH.items()}},
         ),
         Case(
             f"{name}WindowAggregateOnCustomizedWatermark",

@@ -90,7 +90,8 @@ def write_last(case: Case, name: str, folder: Path) -> None:
     delay = delay.get(name) if isinstance(delay, dict) else delay
     if case.ends and delay is not None:
         time, rows = delay.split(" ")[0], dicts(table)
-        last = max(row[time] for row in rows if row[time] is not None) + LAST
+        last = max(row[time] for row in rows if row[time] is not None)
+        last += round(LAST.total_seconds() * 1000) if isinstance(last, int) else LAST
         end = {time: last, **({"_change_type": "insert"} if kinds_of(table) else {})}
         size = -(-len(rows) // PARTS)
         batch = pa.Table.from_pylist([*rows[(PARTS - 1) * size :], end], arrow_of(table))

@@ -152,7 +152,7 @@ static void move(th_heap *h, size_t first, const rows *r, const uint8_t *added, 
         if (!th_moves(h, x.ns)) continue;
         x.ts = th_at(r->ts, i);
         if (row < first) th_settle(h, row, first, x); /* the rows before the tail are a heap */
-        else th_put(h, row, x);
+        else th_put_back(h, row, x);
     }
     settle_tail(h, first);
 }

@@ -53,7 +53,7 @@ void th_sift_up(th_heap *h, size_t i, th_row x) {
         th_put(h, i, th_get(h, parent(i)));
         i = parent(i);
     }
-    th_put(h, i, x);
+    th_put_back(h, i, x);
 }
 
 void th_sift_down(th_heap *h, size_t i, size_t end, th_row x) {
@@ -63,7 +63,7 @@ void th_sift_down(th_heap *h, size_t i, size_t end, th_row x) {
         th_put(h, i, th_get(h, best));
         i = best;
     }
-    th_put(h, i, x);
+    th_put_back(h, i, x);
 }
 
 void th_settle(th_heap *h, size_t i, size_t end, th_row x) {
@@ -93,7 +93,7 @@ void th_sink(th_heap *h, th_sinkers *s) {
                 th_prefetch_children(h, best[k]);
                 k++;
             } else {
-                th_put(h, i, s->x[k]);
+                th_put_back(h, i, s->x[k]);
                 s->at[k] = s->at[--n];
                 s->x[k] = s->x[n];
             }

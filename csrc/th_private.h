@@ -91,13 +91,21 @@ TH_INLINE int64_t th_at(th_column c, size_t i) { return TH_READ(c.data + (ptrdif
 
 TH_INLINE th_row th_get(const th_heap *h, size_t i) { return (th_row){h->ts[i], h->key[i], h->ns[i], h->slot[i]}; }
 
-/* Writes x to row i and updates the index. */
+/* Writes x, which was in a different row, to row i and updates the index. In most heaps all namespaces are the same: a
+ * page of a mapped file that gets what it has would be written to the disk, too. */
 TH_INLINE void th_put(th_heap *h, size_t i, th_row x) {
     h->ts[i] = x.ts;
     h->key[i] = x.key;
-    h->ns[i] = x.ns;
+    if (h->ns[i] != x.ns) h->ns[i] = x.ns;
     h->slot[i] = x.slot;
     h->line[x.slot >> 4].row[x.slot & 15] = (uint32_t)i;
+}
+
+/* Does the same for x that may have been in row i: then only its timestamp can differ. */
+TH_INLINE void th_put_back(th_heap *h, size_t i, th_row x) {
+    bool there = h->slot[i] == x.slot && h->key[i] == x.key && h->line[x.slot >> 4].row[x.slot & 15] == i;
+    if (!there || h->ns[i] != x.ns) th_put(h, i, x);
+    else if (h->ts[i] != x.ts) h->ts[i] = x.ts;
 }
 
 /* Returns whether row i precedes x. */

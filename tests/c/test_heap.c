@@ -664,6 +664,7 @@ int main(int count, char **arguments) {
     test_group(steps);
     test_text(steps);
     test_tree(steps);
+    test_stores();
     for (th_identity which = TH_BY_TIMER; which <= TH_BY_NAME; which++) {
         use_blocks = false;
         check_notices(which);

@@ -39,4 +39,6 @@ void test_text(size_t steps);
 
 void test_tree(size_t steps);
 
+void test_stores(void);
+
 #endif

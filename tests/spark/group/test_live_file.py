@@ -71,6 +71,9 @@ def test_free_space_agrees_with_a_set_of_bytes() -> None:
             model.difference_update(range(start, stop))
         ranges = list(space)
         assert {byte for start, stop in ranges for byte in range(start, stop)} == model
+        start, stop = sorted(random_.choices(range(90, 1110), k=2))
+        within = {byte for one, other in space.within(start, stop) for byte in range(one, other)}
+        assert within == model.intersection(range(start, stop))
         assert all(stop < start for (_, stop), (start, _) in pairwise(ranges))
 
 
@@ -98,22 +101,54 @@ def test_released_space_is_used_again(tmp_path: Path) -> None:
     assert (tmp_path / "file").stat().st_blocks * 512 < 1_000_000
 
 
-def test_space_that_is_free_at_the_end_is_returned_to_the_disk(tmp_path: Path) -> None:
+def on_disk(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_large_free_space_is_returned_to_the_disk_and_reserved_again(tmp_path: Path) -> None:
     path = tmp_path / "file"
     file = LiveFile.create(str(path))
-    for _ in range(3):
-        kept, large = file.allocate(5000), [file.allocate(3_000_000) for _ in range(4)]
+    for _ in range(3):  # in the middle and at the end
+        large = [file.allocate(3_000_000) for _ in range(2)]
+        kept = file.allocate(5000)
         fill(kept, 1)
+        large += [file.allocate(3_000_000) for _ in range(2)]
         for block in large:
             fill(block, 2)
             file.release(block)
-        assert path.stat().st_blocks * 512 > 12_000_000
+        assert on_disk(path) > 12_000_000
         assert file.write_head(b"head")
-        assert path.stat().st_blocks * 512 < 5_000_000, "the page cache may keep a large page"
+        assert on_disk(path) < 2_000_000, "the page cache may keep a large page"
         assert (kept.bytes == 1).all()
-    file = file.anew()
-    assert file.read_head() == b"head"
-    fill(file.allocate(3_000_000), 3)
+        file = file.anew()  # which knows where the holes are
+        assert file.read_head() == b"head"
+        assert (file.attach(kept.at, 5000).bytes == 1).all()
+    before = on_disk(path)
+    small = file.allocate(100_000)
+    assert before <= on_disk(path) < before + 1_000_000, "most of the hole stays"
+    fill(small, 3)
+    assert file.write_head(b"head")
+    assert (small.bytes == 3).all()
+
+
+def test_a_full_disk_is_an_error_when_a_hole_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = LiveFile.create(str(tmp_path / "file"))
+    first, kept = file.allocate(3_000_000), file.allocate(5000)
+    fill(kept, 1)
+    file.release(first)
+    assert file.write_head(b"head")
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    large = file.allocate(2_000_000)
+    assert file.failure is not None
+    assert file.failure.errno == errno.ENOSPC
+    fill(large, 2)  # in the memory of the process
+    assert not np.shares_memory(large.bytes, file._map)
+    assert (kept.bytes == 1).all()
+    assert not file.write_head(b"head")
 
 
 def test_limited_address_space_is_used(tmp_path: Path) -> None:
@@ -308,7 +343,7 @@ def released(path: Path) -> int:
 def damaged(path: Path) -> Iterator[None]:
     place = released(path)
     original = path.read_bytes()
-    for at in [*range(56), *range(place, place + 33)]:
+    for at in [*range(64), *range(place, place + 33)]:
         path.write_bytes(original[:at] + bytes([original[at] ^ 0x41]) + original[at + 1 :])
         yield
     for size in (0, 1, 4095, 4096, place + 10):
@@ -327,7 +362,7 @@ def test_a_damaged_file_raises_a_value_error(tmp_path: Path) -> None:
         assert not path.exists()
         os.close(os.open(path, os.O_CREAT, 0o600))
         cases += 1
-    assert cases == 95
+    assert cases == 103
 
 
 def test_what_is_not_a_regular_file_is_not_opened(tmp_path: Path) -> None:

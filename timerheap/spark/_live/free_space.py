@@ -48,11 +48,18 @@ class FreeSpace:
         """Return how many bytes right before `stop` are free, where no range reaches beyond `stop`."""
         return stop - self._starts[-1] if self._stops and self._stops[-1] == stop else 0
 
+    def within(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return what is free of a range, as ranges."""
+        return [(max(one, start), min(other, stop)) for one, other in self if one < stop and start < other]
+
     def _cut(self, at: int, start: int, stop: int) -> None:
         ranges = [(self._starts[at], start), (stop, self._stops[at])]
         left = [(one, other) for one, other in ranges if one < other]
         self._starts[at : at + 1] = [one for one, _ in left]
         self._stops[at : at + 1] = [other for _, other in left]
+
+    def __len__(self) -> int:
+        return len(self._starts)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self._starts, self._stops, strict=True)

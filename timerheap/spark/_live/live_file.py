@@ -26,14 +26,17 @@ if sys.platform != "win32":
     import fcntl
 
 _PAGE = 4096
-_LEAST = 64 << 10  # bytes to grow by
+_PIECE = 64 << 10  # space is reserved, and given back, in multiples of it
+_LARGE = 1 << 20  # free bytes from which on they are given back
 _MAPPED = 1 << 20  # size of the first mapping
 _ZEROS = memoryview(bytes(1 << 18))
 _FIRST_PAGE, _HEAD = 48, 49  # kinds of sealed bytes
-_PLACE = struct.Struct("<QQQQQ")  # where the head is, its size, the end of the space, the build, the label
+# Where the head is, its size, how many holes are behind it, the end of the space, the build, the label.
+_PLACE = struct.Struct("<QQQQQQ")
+_HOLE = 16  # bytes that say where one is
 _SEALED = len(seal(_FIRST_PAGE, bytes(_PLACE.size)))
 _OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | os.O_RDWR
-_MAP_FIXED = 0x10  # of Linux
+_MAP_FIXED, _PUNCH_HOLE, _KEEP_SIZE = 0x10, 0x02, 0x01  # of Linux
 # What fstatfs() calls the file systems that need more space to overwrite what has been written, or send it to
 # another machine or process first: there a full disk is noticed only after the write.
 _WITHOUT_RESERVATION = {
@@ -59,6 +62,7 @@ if sys.platform == "linux":
     _mmap.restype = ctypes.c_void_p
     _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 
 
 class LiveFile:
@@ -68,15 +72,16 @@ class LiveFile:
     Arm too: unlocking and locking order memory. The operating system drops the lock when the worker dies,
     so files without an owner can be told from others. All space is reserved before it is handed out, so a
     full disk is an error here, rather than a signal (SIGBUS) at the first write; on a file system that cannot
-    reserve it, no file is created. A process that is forked gets a copy of its own.
+    reserve it, no file is created. Large free ranges are given back to the disk when the file is released:
+    these are holes, and reserved again when they are taken. A process that is forked gets a copy of its own.
 
     If the file cannot be used any more, for example because the disk is full, it is given up, with the reason
     in `failure`: it is removed, its blocks stay valid, and further blocks are in the memory of the process.
 
     The first page says which build has written the file, what it holds (`label`), and where the head is,
-    which describes the structures in the file. Both have checksums, which blocks have not: they would cost
-    O(size) in each micro-batch. The rest are blocks and free space. The free space is not recorded: what no
-    structure attaches is free.
+    which describes the structures in the file, and says where the holes are. Both have checksums, which
+    blocks have not: they would cost O(size) in each micro-batch. The rest are blocks and free space. The free
+    space is not recorded: what no structure attaches is free.
     """
 
     def __init__(self, path: str, fd: int) -> None:
@@ -85,10 +90,11 @@ class LiveFile:
         self.failure: OSError | None = None
         self._fd = fd
         self._locked = False
-        self._end = 0  # of the reserved space
+        self._end = 0  # of blocks and free space
         self._map = np.empty(0, np.uint8)  # at least up to `_end`
         self._mappings: list[weakref.ref[mmap.mmap]] = []  # that blocks may be in
         self._free = FreeSpace()
+        self._holes = FreeSpace()  # what is not reserved of it
         _files.add(self)
 
     @classmethod
@@ -105,11 +111,12 @@ class LiveFile:
                 raise FileNotFoundError(errno.ENOENT, "removed before it was locked", path)
             if system := _without_reservation(fd):
                 raise OSError(errno.EOPNOTSUPP, f"{system} cannot reserve space for later writes", path)
-            file._reserve(_LEAST)
+            file._grow(_PIECE)
+            file._free.claim(0, _PAGE)
+            file._reserve(0, _PAGE)
         except BaseException:
             file.discard()
             raise
-        file._free.claim(0, _PAGE)
         return file
 
     @classmethod
@@ -127,16 +134,16 @@ class LiveFile:
     def allocate(self, nbytes: int) -> Block:
         size = rounded_up(max(nbytes, 1), ALIGNMENT)
         if self.failure is None:
-            at = self._free.take(size)
-            if at is None:
-                try:
-                    self._reserve(size - self._free.before(self._end))
-                except OSError as e:
-                    self.give_up(e)
-                    return PROCESS.allocate(nbytes)
+            try:
                 at = self._free.take(size)
-            assert at is not None
-            return Block(self._map[at : at + size], at)
+                if at is None:
+                    self._grow(size - self._free.before(self._end))
+                    at = self._free.take(size)
+                assert at is not None
+                self._reserve(at, at + size)
+                return Block(self._map[at : at + size], at)
+            except OSError as e:
+                self.give_up(e)
         return PROCESS.allocate(nbytes)
 
     def release(self, block: Block) -> None:
@@ -155,13 +162,16 @@ class LiveFile:
 
     def write_head(self, head: bytes) -> bool:
         """Write what describes the structures in the file; return False if the file is given up."""
-        sealed = seal(_HEAD, head)
-        block = self.allocate(len(sealed))
-        self._trim()  # only now, since the head must lie within the trimmed file
+        most = len(self._free) + len(self._holes) + 2  # holes: the block adds one range, which may have one
+        block = self.allocate(len(seal(_HEAD, head)) + _HOLE * most)
         if self.failure is not None:
             return False
+        self._give_back()  # only now, since the head has taken its space
+        holes = np.array(list(self._holes), np.int64)
+        sealed = seal(_HEAD, head + holes.tobytes())
         block.bytes[: len(sealed)] = np.frombuffer(sealed, np.uint8)
-        place = seal(_FIRST_PAGE, _PLACE.pack(block.at, len(sealed), self._end, _build(), self.label))
+        fields = block.at, len(sealed), len(holes), self._end, _build(), self.label
+        place = seal(_FIRST_PAGE, _PLACE.pack(*fields))
         self._map[: len(place)] = np.frombuffer(place, np.uint8)
         self.release(block)  # it is written anew before the file is released again
         return True
@@ -177,7 +187,7 @@ class LiveFile:
             raise ValueError(f"{self.path} must have at least {_PAGE} bytes, got {found.st_size}")
         if len(self._map) != found.st_size:
             self._map = self._mapped(found.st_size)
-        at, size, self._end, build, label = _PLACE.unpack(unseal(_FIRST_PAGE, self._map[:_SEALED]))
+        at, size, n, self._end, build, label = _PLACE.unpack(unseal(_FIRST_PAGE, self._map[:_SEALED]))
         if build != _build():
             raise ValueError(f"{self.path} was written by another version of timerheap, NumPy or PyArrow")
         if label != self.label:
@@ -185,9 +195,12 @@ class LiveFile:
         if not _PAGE <= at < at + size <= self._end <= found.st_size:
             raise ValueError(f"the head of {self.path} lies outside of it")
         head = bytes(unseal(_HEAD, self._map[at : at + size]))
-        self._free = FreeSpace()
+        ends = len(head) - _HOLE * n
+        self._free, self._holes = FreeSpace(), FreeSpace()
         self._free.add(_PAGE, self._end)
-        return head
+        for start, stop in np.frombuffer(head[ends:], np.int64).reshape(n, 2).tolist():
+            self._holes.add(start, stop)
+        return head[:ends]
 
     def move(self, path: str) -> None:
         """Rename the file; raise OSError if it is not there any more."""
@@ -270,25 +283,17 @@ class LiveFile:
         self._locked = True
         return True
 
-    def _reserve(self, nbytes: int) -> None:
-        """Add at least `nbytes` at the end of the file; raise OSError if that is impossible."""
-        # The mapping grows in larger steps than the reserved space, since each holds a file descriptor as
-        # long as a block in it is in use.
-        end = rounded_up(self._end + max(nbytes, self._end // 4, _LEAST), _PAGE)
+    def _grow(self, nbytes: int) -> None:
+        """Add a hole of at least `nbytes` at the end; raise OSError if that is impossible."""
+        # The mapping grows in larger steps, since each holds a file descriptor as long as a block in it is in
+        # use.
+        end = rounded_up(self._end + max(nbytes, self._end // 4), _PIECE)
         if end > len(self._map):
             try:
                 self._extend(max(end, 4 * len(self._map), _MAPPED))
             except OSError:  # the address space or the size of files may be limited
                 self._extend(end)
-        try:
-            os.posix_fallocate(self._fd, self._end, end - self._end)
-        except OSError as e:
-            if e.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise  # else the file system has no such call, and writing reserves
-        # The first touch of a page through the mapping would cost several times as much.
-        at = self._end
-        while at < end:
-            at += os.pwrite(self._fd, _ZEROS[: end - at], at)
+        self._holes.add(self._end, end)
         self._free.add(self._end, end)
         self._end = end
 
@@ -296,19 +301,30 @@ class LiveFile:
         os.ftruncate(self._fd, size)
         self._map = self._mapped(size)
 
-    def _trim(self) -> None:
-        """Return free space at the end to the disk if it is most of the file."""
-        free = self._free.before(self._end)
-        if self.failure is None and free > max(self._end // 2, _MAPPED):
-            end = rounded_up(self._end - free + _LEAST, _PAGE)
+    def _reserve(self, start: int, stop: int) -> None:
+        """Reserve what lies in holes; raise OSError if that is impossible."""
+        for at, end in self._holes.within(start // _PIECE * _PIECE, rounded_up(stop, _PIECE)):
             try:
-                os.ftruncate(self._fd, end)
-                os.ftruncate(self._fd, len(self._map))  # no mapping may reach beyond the end of the file
+                os.posix_fallocate(self._fd, at, end - at)
             except OSError as e:
-                self.give_up(e)
-                return
-            self._free.claim(end, self._end)
-            self._end = end
+                if e.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    raise  # else the file system has no such call, and writing reserves
+            # The first touch of a page through the mapping would cost several times as much.
+            written = at
+            while written < end:
+                written += os.pwrite(self._fd, _ZEROS[: end - written], written)
+            self._holes.claim(at, end)
+
+    def _give_back(self) -> None:
+        """Make holes of large free ranges."""
+        for start, stop in self._free:
+            start, stop = rounded_up(start, _PIECE), stop // _PIECE * _PIECE
+            if stop - start >= _LARGE and [(start, stop)] != self._holes.within(start, stop):
+                if _libc.fallocate(self._fd, _PUNCH_HOLE | _KEEP_SIZE, start, stop - start):
+                    return  # the file system has no holes
+                for hole in self._holes.within(start, stop):
+                    self._holes.claim(*hole)
+                self._holes.add(start, stop)
 
     def _mapped(self, size: int) -> np.ndarray:
         # Through another file descriptor: the mapping keeps a copy of it, which a process that the user's

@@ -48,6 +48,7 @@ class Mapped(Group):
         file = LiveFile.lock(str(self.path))
         assert file is not None
         self.group = KeyGroup(self.query.layout, file, json.loads(file.read_head()))
+        file.attached()
 
     def release(self) -> Any:
         """Write the head of the file and release it; return the file."""

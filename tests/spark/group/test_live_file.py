@@ -123,6 +123,7 @@ def test_large_free_space_is_returned_to_the_disk_and_reserved_again(tmp_path: P
         file = file.anew()  # which knows where the holes are
         assert file.read_head() == b"head"
         assert (file.attach(kept.at, 5000).bytes == 1).all()
+        file.attached()
     before = on_disk(path)
     small = file.allocate(100_000)
     assert before <= on_disk(path) < before + 1_000_000, "most of the hole stays"

@@ -7,6 +7,7 @@ import gc
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +18,13 @@ from live_files import files
 from pyspark.sql.types import StringType, StructField, StructType
 from queries import QUERY
 
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.layout import GroupLayout
 from timerheap.spark._live import live_groups
 from timerheap.spark._live.live_cache import Cache, Owner
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.live_groups import LiveGroups
+from timerheap.spark._memory.blocks import Memory
 from timerheap.spark._query import Query
 
 OWNER = Owner("query", "operator")
@@ -73,6 +77,32 @@ def test_any_worker_continues_the_group_without_a_load(executor: Executor, tmp_p
     assert found == [NEW, CONTINUED, *[HANDED_OVER] * 3, CONTINUED, *[HANDED_OVER] * 2]
     assert len(files(tmp_path)) == 1
     assert not executor.notices
+
+
+def reads_single_pages(folder: Path) -> bool:
+    """Return whether the kernel has been told not to read around what is touched of a file that is mapped."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    at = [number for number, line in enumerate(lines) if str(folder) in line]
+    assert at, "no file is mapped"
+    flags = [next(line for line in lines[number:] if line.startswith("VmFlags:")).split() for number in at]
+    return any("rr" in each for each in flags)
+
+
+def test_what_is_around_the_places_that_attaching_touches_is_not_read(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor.batch("a")
+    found = []
+
+    def attached(layout: GroupLayout, memory: Memory, head: Any) -> KeyGroup:
+        found.append(reads_single_pages(tmp_path))
+        return KeyGroup(layout, memory, head)
+
+    monkeypatch.setattr(attached, "fits", KeyGroup.fits, raising=False)
+    monkeypatch.setattr(live_groups, "KeyGroup", attached)
+    assert executor.batch("b") == HANDED_OVER
+    assert found == [True]
+    assert not reads_single_pages(tmp_path)
 
 
 def test_a_failed_attempt_is_loaded_by_its_retry(executor: Executor, tmp_path: Path) -> None:

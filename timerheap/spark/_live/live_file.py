@@ -92,7 +92,7 @@ class LiveFile:
         self._locked = False
         self._end = 0  # of blocks and free space
         self._map = np.empty(0, np.uint8)  # at least up to `_end`
-        self._mappings: list[weakref.ref[mmap.mmap]] = []  # that blocks may be in
+        self._mappings: list[weakref.ref[mmap.mmap]] = []  # that blocks may be in, that of `_map` last
         self._free = FreeSpace()
         self._holes = FreeSpace()  # what is not reserved of it
         _files.add(self)
@@ -177,7 +177,7 @@ class LiveFile:
         return True
 
     def read_head(self) -> bytes:
-        """Map the file, all of whose space is free then, and return its head."""
+        """Map the file, all of whose space is free then, and return its head; `attached` must follow."""
         # Raises OSError if the file cannot be mapped, and ValueError if `write_head` of this build has not
         # written it under this label, or not completely, or others may write to it.
         found = os.fstat(self._fd)
@@ -187,6 +187,7 @@ class LiveFile:
             raise ValueError(f"{self.path} must have at least {_PAGE} bytes, got {found.st_size}")
         if len(self._map) != found.st_size:
             self._map = self._mapped(found.st_size)
+        self._advise(mmap.MADV_RANDOM)
         at, size, n, self._end, build, label = _PLACE.unpack(unseal(_FIRST_PAGE, self._map[:_SEALED]))
         if build != _build():
             raise ValueError(f"{self.path} was written by another version of timerheap, NumPy or PyArrow")
@@ -201,6 +202,11 @@ class LiveFile:
         for start, stop in np.frombuffer(head[ends:], np.int64).reshape(n, 2).tolist():
             self._holes.add(start, stop)
         return head[:ends]
+
+    def attached(self) -> None:
+        """Let the kernel read ahead from now on, since all structures are attached."""
+        # Attaching looks at a few places of each. To read around them would be to read all of the file.
+        self._advise(mmap.MADV_NORMAL)
 
     def move(self, path: str) -> None:
         """Rename the file; raise OSError if it is not there any more."""
@@ -325,6 +331,11 @@ class LiveFile:
                 for hole in self._holes.within(start, stop):
                     self._holes.claim(*hole)
                 self._holes.add(start, stop)
+
+    def _advise(self, advice: int) -> None:
+        mapping = self._mappings[-1]()
+        if mapping is not None:
+            mapping.madvise(advice)
 
     def _mapped(self, size: int) -> np.ndarray:
         # Through another file descriptor: the mapping keeps a copy of it, which a process that the user's

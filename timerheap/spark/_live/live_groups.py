@@ -140,6 +140,7 @@ class LiveGroups:
                 file.discard()
                 return None
             group = KeyGroup(self._layout, file, head)
+            file.attached()
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
             self._mail.tally(

@@ -132,7 +132,7 @@ def test_large_free_space_is_returned_to_the_disk_and_reserved_again(tmp_path: P
     assert (small.bytes == 3).all()
 
 
-def test_a_full_disk_is_an_error_when_a_hole_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_when_a_hole_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = LiveFile.create(str(tmp_path / "file"))
     first, kept = file.allocate(3_000_000), file.allocate(5000)
     fill(kept, 1)

@@ -1,5 +1,5 @@
-/* What moves and removals of timers leave alone, since the kernel writes a page of a mapped file to the disk if anything
- * is stored in it, even what was there. */
+/* What moves and removals of timers leave alone, since the kernel writes a page of a mapped file to the disk if
+ * anything is stored in it, even what was there. */
 #include "testing.h"
 
 #include <sys/mman.h>

@@ -8,7 +8,7 @@ import re
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ from timerheap.spark._compat import (
     written_by,
 )
 from timerheap.spark._run_settings import resolved, start_with
-from timerheap.spark._worker.driver_mail import DRAINED
+from timerheap.spark._worker.driver_mail import DRAINED, REPEATED
 
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 _CLOCK = re.compile(r"TransformWithState.*, ProcessingTime, |ProcessingTimeTimeout")
@@ -102,12 +102,12 @@ def run_available_now(
     if log is None:
         return _ended(start())
     with log.held():
-        query = _ended(log.started(start, log.pending() or ""))
+        query = _ended(log.started(start, log.pending() or {}))
         for again in range(_ROUNDS):
             batch = log.plan(drained=True, only_for_spark=again > 0)
             if batch is None:
                 break
-            query = _ended(log.started(start, batch))
+            query = _ended(log.started(start, {DRAINED: batch}))
         return query
 
 
@@ -141,9 +141,13 @@ def start(writer: DataStreamWriter, path: str | None = None, *, table: str | Non
     if log is None:
         return start()
     with log.held(by_query=False):
-        if log.running() is None and log.pending() is None:
+        if log.running() is not None:
+            return start()  # which says so
+        repeated = log.pending()
+        if repeated is None:
             log.plan(drained=False)
-        return start()
+            return start()
+        return start_with(log.spark, log.checkpoint, repeated, start)
 
 
 def _starting(
@@ -189,13 +193,13 @@ class _Log:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self.spark = spark
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
 
     def _read(self, name: str) -> list[Any]:
         """Return the text of a file or of the files in a folder, with their paths, and the time."""
         columns = "value", "_metadata.file_path", F.unix_millis(F.current_timestamp())
         try:
-            files = self.spark.read.text(f"{without_globs(self._checkpoint)}/{name}", wholetext=True)
+            files = self.spark.read.text(f"{without_globs(self.checkpoint)}/{name}", wholetext=True)
             return files.select(*columns).collect()
         except AnalysisException as e:
             if e.getCondition() != "PATH_NOT_FOUND":
@@ -214,7 +218,7 @@ class _Log:
 
         by_query: whether a query that runs, and plans its micro-batches itself, is one, too
         """
-        name = self._checkpoint if on_connect(self.spark) else resolved(self.spark, self._checkpoint)
+        name = self.checkpoint if on_connect(self.spark) else resolved(self.spark, self.checkpoint)
         begun = f"one of thread {threading.current_thread().name!r} since {datetime.now():%H:%M:%S}"
         other = _held.setdefault(name, begun)
         if other is not begun:
@@ -226,10 +230,10 @@ class _Log:
         finally:
             del _held[name]
 
-    def started(self, start: Callable[[], StreamingQuery], drained: str) -> StreamingQuery:
+    def started(self, start: Callable[[], StreamingQuery], settings: Mapping[str, str]) -> StreamingQuery:
         """Start the query, which then runs no micro-batches without rows of its own accord."""
-        settings = {NO_DATA: "false", DRAINED: drained}
-        return start_with(self.spark, self._checkpoint, settings, start)
+        settings = {NO_DATA: "false", DRAINED: "", **settings}
+        return start_with(self.spark, self.checkpoint, settings, start)
 
     def running(self) -> str | None:
         """Return the run of the query that is active in this session, None without one."""
@@ -239,16 +243,20 @@ class _Log:
 
     def _in_use(self, other: str) -> RuntimeError:
         return RuntimeError(
-            f"checkpointLocation must be that of a query that does not run, got {self._checkpoint!r}, which "
+            f"checkpointLocation must be that of a query that does not run, got {self.checkpoint!r}, which "
             f"another run has, {other}; wait until that has ended, or stop it"
         )
 
-    def pending(self) -> str | None:
-        """Return the mark of a micro-batch that has been planned and not committed; None without one."""
+    def pending(self) -> dict[str, str] | None:
+        """Return the settings that repeat a micro-batch which has not been committed; None without one."""
         batch, lines, _, _ = self._last("offsets")
         if batch == self._last("commits")[0]:
             return None
-        return str(json.loads(lines[1])["conf"].get(DRAINED, ""))
+        marks = json.loads(lines[1])["conf"]
+        if drained := marks.get(DRAINED):
+            return {DRAINED: drained}
+        begins = batch == 0 or marks.get(REPEATED) == f"{batch}"
+        return {REPEATED: f"{batch} begins" if begins else f"{batch}"}
 
     def plan(self, drained: bool, only_for_spark: bool = False) -> str | None:
         """Plan a micro-batch without rows; return its number, None if there is nothing that it could do."""
@@ -267,6 +275,9 @@ class _Log:
         metadata["batchWatermarkMs"] = max(before, after)
         metadata["batchTimestampMs"] = max(metadata["batchTimestampMs"], now)  # a clock may be set back
         metadata["conf"][DRAINED] = batch if drained else ""  # Spark reads none but its own
+        metadata["conf"][REPEATED] = (
+            "" if drained else batch
+        )  # a run begins with it, also when it is repeated
         metadata.pop("controlBatchInfo", None)  # which tells that Spark has moved state to other partitions
         text = "\n".join([lines[0], json.dumps(metadata), *lines[2:]])
         if not self._write(f"{file.rpartition('/')[0]}/{batch}", text):

@@ -208,3 +208,29 @@ def test_a_clock_is_added(spark: SparkSession, tmp_path: Path) -> None:
     )
     found = streams.run_until(new, lambda found: len(found) >= 3, tmp_path / "2")
     assert found == [("a", 100), ("a", 300), ("b", 100)]
+
+
+def test_a_repeated_micro_batch_belongs_to_the_run_before() -> None:
+    strategy = STRATEGY.with_wall_clock(after=100, lag=10)
+
+    def after(data: bytes, now: int, run: str | None) -> tuple[int, bytes]:
+        state = (
+            WatermarkState.from_bytes(data, (strategy,), (None,))
+            if data
+            else WatermarkState((strategy,), (None,))
+        )
+        rows = [] if data else [(0, None, 50)]
+        return state.observe(observed(*rows), now, run), state.to_bytes()
+
+    _, first = after(b"", 1_000, "one")
+    quiet, _ = after(first, 1_200, "one")
+    assert quiet == 1_190
+    again, repeated = after(first, 1_200, "repeated")
+    assert again == quiet, "as in the attempt before"
+    later, begun = after(repeated, 9_000, "two")
+    assert later == quiet, "the time between the runs does not count"
+    assert after(begun, 9_150, "two")[0] == 9_140
+    assert after(repeated, 9_000, "repeated")[0] == later, "the first of a run, repeated"
+    planned, of_planned = after(first, 1_200, "repeated 7")
+    assert planned < quiet, "a run begins with it, however often"
+    assert after(of_planned, 9_000, "two")[0] == planned

@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import streams
-from pyspark.sql import Row, SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import timerheap.spark
@@ -135,6 +136,47 @@ def _since_quiet(query: StreamingQuery, checkpoint: Path, first: int) -> list[in
             times[batch] = json.loads(metadata)["batchTimestampMs"]
     arrivals = [at for batch, at in times.items() if rows[batch]]
     return sorted(at for at in times.values() if arrivals and at >= max(arrivals[0] + 3_000, first + 702))
+
+
+def test_a_micro_batch_that_is_repeated_follows_the_clock_as_before(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A sink that knows the numbers of micro-batches has each result once."""
+    rows, schema = [{"k": k, "at": 1_000} for k in "abc"], pa.schema([("k", pa.string()), ("at", pa.int64())])
+    streams.write_batches(tmp_path / "input", [rows], schema)
+    result = timerheap.spark.process(
+        streams.read_stream(spark, tmp_path / "input"),
+        "k",
+        Silence(),
+        "k string, at bigint, now bigint",
+        event_time="at",
+        watermark=WatermarkStrategy.for_monotonous_timestamps().with_wall_clock(after=2_000, lag=200),
+        max_parallelism=2,
+    )
+    written: list[tuple[int, list[tuple[Any, ...]]]] = []
+
+    def write(batch: DataFrame, number: int) -> None:
+        written.append((number, streams.rows(batch)))
+        if written[-1][1] and sum(bool(found) for _, found in written) < 3:
+            raise RuntimeError("after the write")
+
+    writer = result.writeStream.foreachBatch(write).trigger(processingTime="500 milliseconds")
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="after the write"):
+            timerheap.spark.start(writer).awaitTermination(streams.PATIENCE)
+    query = timerheap.spark.start(writer)
+    try:
+        deadline = time.monotonic() + streams.PATIENCE
+        while len(query.recentProgress) < 3 or written[-1][1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        query.stop()
+    results = [(number, found) for number, found in written if found]
+    assert len(results) == 3
+    assert results == results[:1] * 3
+    assert [k for k, *_ in results[0][1]] == ["a", "b", "c"]
 
 
 class Echo(KeyedProcessFunction):

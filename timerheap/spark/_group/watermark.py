@@ -43,6 +43,19 @@ _LENGTH = struct.Struct("<i")
 _INPUT = struct.Struct("<qIqqB")
 _NEVER = MIN_WATERMARK  # the time of activity of a channel without a clock
 _FEW = 100  # channels of an input whose watermarks are metrics
+_REPEATED = "repeated"  # begins the run of a micro-batch that an earlier run has begun
+
+
+def repeated_run(mark: str | None, batch: int) -> str | None:
+    """Return the run of a micro-batch if `mark` says that an earlier run has begun it, else None.
+
+    The mark is its number, and "begins" if the earlier run began with it. The time without rows then begins
+    again; else it goes on, so that the clock advances the watermark as in the first attempt.
+    """
+    number, _, begins = (mark or "").partition(" ")
+    if number != str(batch):
+        return None
+    return f"{_REPEATED} {batch}" if begins else _REPEATED
 
 
 @dataclass(slots=True)
@@ -434,16 +447,19 @@ class WatermarkState:
         A query that follows other operators never passes their watermark, the `limit`; without one it stays.
 
         The time between two runs counts as time without rows only in a micro-batch that is `drained`: the run
-        before it has read all rows that there were. Otherwise some may still have to be read.
+        before it has read all rows that there were. Otherwise some may still have to be read. A micro-batch
+        that is repeated, see `repeated_run`, belongs to the run before.
         """
         at = at if now is None else now
         if self._limit is not None and limit is not None:
             self._limit = limit
         observed = self._timely(observed, at)
-        if run != self._run and not drained:
+        if not drained:
+            follows_repeated = self._run is not None and self._run.startswith(_REPEATED)
+            if follows_repeated or run not in (self._run, _REPEATED):
+                for input_ in self._inputs:
+                    input_.begin_run(now)
             self._run = run
-            for input_ in self._inputs:
-                input_.begin_run(now)
         inputs = observed.column("input").to_numpy()
         self._switch(set(inputs.tolist()))
         names = observed.column("channel").to_pylist()

@@ -23,6 +23,9 @@ DRAINED = "spark.timerheap.drained"
 
 It is empty before that is known.
 """
+REPEATED = "spark.timerheap.repeated"
+"""Name of the setting, in a run, with the micro-batch that an earlier run has begun, as in `repeated_run`."""
+
 CONTINUED_AFTER = "spark.timerheap.continuedAfter"
 """Name of the setting, in the run that gives a query its first state, with the micro-batch of that state."""
 

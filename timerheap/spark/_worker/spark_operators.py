@@ -21,10 +21,11 @@ from pyspark.sql.types import StructType
 from timerheap.spark._compat import in_types_of_spark
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._exchange.reached import Reached, leave
+from timerheap.spark._group.watermark import repeated_run
 from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
-from timerheap.spark._worker.driver_mail import CONTINUED_AFTER, DRAINED, Mail
+from timerheap.spark._worker.driver_mail import CONTINUED_AFTER, DRAINED, REPEATED, Mail
 from timerheap.spark._worker.errors import reported_errors
 from timerheap.spark._worker.spark_store import CHUNKS, SparkStore
 from timerheap.spark._worker.work import Task, TaskPartition, Work
@@ -134,9 +135,10 @@ class StreamingOperator(StatefulProcessor):
             batch = _micro_batch(task)
             groups.begin(run, batch)
             drained = task.getLocalProperty(DRAINED) == str(batch)
+            known = repeated_run(task.getLocalProperty(REPEATED), batch) or run
             work: Work = query.work
             self._partition = work.partition(
-                Task(query, placement, self._store, groups, self._mail, run, timer_values, drained)
+                Task(query, placement, self._store, groups, self._mail, known, timer_values, drained)
             )
         return self._partition
 

@@ -665,6 +665,7 @@ int main(int count, char **arguments) {
     test_text(steps);
     test_tree(steps);
     test_stores();
+    test_run(steps);
     for (th_identity which = TH_BY_TIMER; which <= TH_BY_NAME; which++) {
         use_blocks = false;
         check_notices(which);

@@ -41,4 +41,6 @@ void test_tree(size_t steps);
 
 void test_stores(void);
 
+void test_run(size_t steps);
+
 #endif

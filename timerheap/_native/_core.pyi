@@ -31,6 +31,7 @@ PICK_ROWS: int
 PICK_TIES: int
 PICK_LEADS: int
 PICK_REST: int
+RUN_LONGEST: int
 THIRTY_YEARS: int
 
 def xxh64(data: _Buffer, seed: int = 0) -> int: ...
@@ -123,6 +124,41 @@ class IdIndex:
     def _head(self) -> list[int]: ...
     @staticmethod
     def _attach(memory: Any, head: object) -> IdIndex: ...
+
+@final
+class Run:
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    @staticmethod
+    def open(fd: _Int, head: Sequence[int]) -> Run: ...
+    @staticmethod
+    def merged(
+        fd: _Int,
+        at: _Int,
+        ids: ArrayLike,
+        ends: ArrayLike,
+        data: _Buffer,
+        timestamps: ArrayLike,
+        owners: ArrayLike,
+        before: Run | None = None,
+        dead: NDArray[np.uint8] | None = None,
+        low: _Int = ...,
+        high: _Int = ...,
+    ) -> Run: ...
+    def find(
+        self, ids: ArrayLike, dead: NDArray[np.uint8] | None = None
+    ) -> tuple[_Int64s, _Int64s, NDArray[np.uint8]]: ...
+    def gather(self, numbers: ArrayLike) -> tuple[_Int64s, _Int64s, NDArray[np.uint8]]: ...
+    def due(
+        self, time: _Int, start: _Int = 0, dead: NDArray[np.uint8] | None = None
+    ) -> tuple[_Int64s, _Int64s, int]: ...
+    @property
+    def head(self) -> list[int]: ...
+    def __len__(self) -> int: ...
+    @property
+    def times(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def check(self) -> None: ...
 
 @final
 class ArrayView:

@@ -16,6 +16,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_REFCNT
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from cpython.version cimport PY_VERSION_HEX
+from libc.errno cimport errno
 from libc.stdint cimport (INT32_MAX, INT64_MAX, INT64_MIN, SIZE_MAX, int32_t, int64_t, uint8_t, uint16_t,
                           uint32_t, uint64_t)
 from libc.string cimport memchr, memcpy, memset
@@ -54,6 +55,7 @@ include "_frames.pxi"  # Packing and read_frame: rows on their way to a shuffle 
 include "_codes.pxi"  # Codes: rows as bytes that order them
 include "_code_tree.pxi"  # CodeTree: weighted codes by id
 include "_sums.pxi"  # sums of doubles without rounding
+include "_runs.pxi"  # Run: sorted records in a part of a file
 include "_grouping.pxi"  # SliceGroups, PlaceNumbers, wave_order, row_order
 
 # One row or timer at a time

@@ -1,5 +1,5 @@
 # The declarations of csrc/th_heap.h, th_table.h, th_array.h with th_array_private.h, th_pack.h, th_group.h, th_text.h,
-# th_code.h and th_tree.h, where the contracts are documented.
+# th_code.h, th_tree.h and th_run.h, where the contracts are documented.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -362,3 +362,71 @@ cdef extern from "th_sum.h" nogil:
 
     bint th_sum_add(const th_sum_rows *rows, th_sum_done *done, int64_t *entry, size_t room, int64_t *length)
     bint th_sum_round(const int64_t *entry, const int64_t *offset, size_t n, double *value)
+
+
+cdef extern from "th_run.h" nogil:
+    const size_t TH_RUN_PAGE
+    const int64_t TH_RUN_LONGEST
+    const size_t TH_RUN_RECORDS
+    const size_t TH_RUN_CHUNK
+
+    ctypedef enum th_run_status:
+        TH_RUN_DONE
+        TH_RUN_FULL
+        TH_RUN_FAILED
+        TH_RUN_DAMAGED
+        TH_RUN_TWICE
+
+    ctypedef struct th_run:
+        int fd
+        uint64_t at
+        uint64_t seed
+        size_t records
+        size_t times
+        size_t record_pages
+        size_t time_pages
+        int64_t *first_id
+        uint32_t *first_number
+        int64_t *first_ts
+
+    ctypedef struct th_taken:
+        size_t n
+        int64_t *number
+        int64_t *id
+        int64_t *end
+        uint8_t *data
+        size_t room
+        size_t used
+        size_t done
+
+    ctypedef struct th_due_times:
+        int64_t *ts
+        int64_t *number
+        size_t room
+        size_t n
+        size_t next
+
+    ctypedef struct th_run_input:
+        size_t n
+        size_t times
+        const int64_t *id
+        const int64_t *end
+        const uint8_t *data
+        const int64_t *ts
+        const uint32_t *of
+
+    ctypedef struct th_run_scratch:
+        uint8_t *in_ "in"
+        uint8_t *out
+        uint32_t *old
+        uint32_t *added
+
+    size_t th_run_pages(const th_run *r)
+    th_run_status th_run_open(th_run *r)
+    th_run_status th_run_check(const th_run *r, uint8_t *buffer)
+    th_run_status th_run_find(const th_run *r, const uint8_t *dead, th_taken *t)
+    th_run_status th_run_gather(const th_run *r, th_taken *t)
+    th_run_status th_run_due(const th_run *r, const uint8_t *dead, int64_t time, th_due_times *d)
+    void th_run_most_pages(const th_run *from_, const th_run_input *more, size_t *record_pages, size_t *time_pages)
+    th_run_status th_run_merge(th_run *to, const th_run *from_, const uint8_t *dead, int64_t low, int64_t high,
+                               const th_run_input *more, const th_run_scratch *s)

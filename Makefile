@@ -104,11 +104,11 @@ docs: $(venv)/lint/wheel/.installed ## The documentation, into out/docs
 docs-site: docs ## The documentation of every minor version and of the tree, with a switcher, into out/site (BASE_URL=/...)
 	$(venv)/lint/bin/python tools/docs_site.py $(BASE_URL)
 
-sanitize: $(venv)/sanitize/.installed ## The C tests, and those of the heaps, the index, the codes, the sums and the row loop, under ASan and UBSan
+sanitize: $(venv)/sanitize/.installed ## The C tests, and those of the heaps, the index, the codes, the sums, runs and the row loop, under ASan and UBSan
 	$(MAKE) -C tests/c
 	$(sanitizers) PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest \
 	  $(wildcard tests/native/test_heap*.py tests/native/test_row_*.py) tests/native/test_id_index.py \
-	  $(wildcard tests/native/test_code*.py) tests/native/test_sums.py $(ARGS)
+	  $(wildcard tests/native/test_code*.py) tests/native/test_sums.py tests/native/test_runs.py $(ARGS)
 
 coverage: $(venv)/coverage/.installed ## Which lines of Python, Cython and C the tests of test-fast run; ARGS="tests" for all
 	$(venv)/coverage/bin/python tools/measure_coverage.py $(ARGS)
@@ -119,11 +119,12 @@ valgrind: $(venv)/soak/.installed ## The C tests and a few hundred inputs of the
 	PYTHONMALLOC=malloc valgrind --quiet --error-exitcode=1 --suppressions=tests/c/python.supp --trace-children=yes \
 	  $(call installed,soak) tests/fuzz/heap_inputs.py 200
 
-fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of the model, 10 million inputs guided by coverage, 20,000 of key tables
+fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of the model, 10 million inputs guided by coverage, 20,000 of key tables, 100,000 of runs
 	$(sanitizers) $(call installed,sanitize) tests/fuzz/fuzz_model.py
-	mkdir -p out/corpus out/corpus-keys
+	mkdir -p out/corpus out/corpus-keys out/corpus-runs
 	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py heap_inputs $(fuzzing) -runs=10000000 $(ARGS) out/corpus
 	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py key_inputs $(fuzzing) -runs=20000 $(ARGS) out/corpus-keys
+	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py run_inputs $(fuzzing) -runs=100000 $(ARGS) out/corpus-runs
 
 fuzz-patterns: $(venv)/test/.installed ## 20,000 random patterns of MATCH_RECOGNIZE against the definition of the standard
 	TIMERHEAP_MATCH_CASES=20000 $(call installed,test,$(support)) -m pytest -q tests/spark/patterns -k standard

@@ -1,4 +1,4 @@
-"""Fuzz heap_inputs.py or key_inputs.py, guided by the coverage of the compiled module: a part of `make fuzz`.
+"""Fuzz heap_inputs.py, key_inputs.py or run_inputs.py, guided by coverage: a part of `make fuzz`.
 
 The fuzzer is atheris, libFuzzer for Python. The module is compiled with TIMERHEAP_FUZZ=1, which enables the
 sanitizers and gcc's coverage; coverage.c, compiled here, passes the coverage to libFuzzer. The first argument

@@ -1,4 +1,4 @@
-"""The inputs of the fuzzer of runs: bytes that are interpreted as calls, as damage, as forged pages, or as a head.
+"""The inputs of the fuzzer of runs: bytes that are interpreted as calls, damage, forged pages, or a head.
 
 `run` raises for every defect: a run that differs from the model, an error of an undocumented class, or damage
 that changes a result. Forged pages have the right checksums, so only the sanitizers tell what is wrong.

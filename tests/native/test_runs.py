@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,17 +98,19 @@ def test_damage_is_an_error_or_makes_no_difference(modelled: ModelledRun, cut: b
             os.pwrite(modelled.fd, bytes([whole[0] ^ 1 << rng.randrange(8)]), at)
         with pytest.raises(ValueError, match="a page of it is damaged or missing"):
             modelled.run.check()
-        for call in (
+        calls: list[Callable[[], None]] = [
             lambda: modelled.check_found([record.id for record in rng.choices(modelled.records, k=2)]),
             lambda: modelled.check_gathered(rng.choices(range(len(modelled.records)), k=2)),
             lambda: modelled.check_due(10),
             modelled.reopen,
-        ):
+        ]
+        for call in calls:
             try:
                 call()
                 wholes += 1
             except ValueError as error:
-                assert "damaged" in str(error) or "within the" in str(error)
+                if not re.search("damaged|within the", str(error)):
+                    raise
         if not cut:
             os.pwrite(modelled.fd, whole, at)
     assert wholes > (0 if cut else pages), "who does not read the page does not notice"
@@ -141,7 +145,7 @@ def test_arguments_that_are_not_records_raise(modelled: ModelledRun) -> None:
     there = modelled.records[3]
     with pytest.raises(ValueError, match="ids must not be in the run before"):
         Run.merged(fd, run.nbytes, *columns([there]), run)
-    for wrong, message in [
+    wrongs: list[tuple[tuple[Any, Any, bytes, Any, Any], str]] = [
         (([2, 1], [1, 2], b"xy", [], []), "ids must ascend, got 1 after 2"),
         (([1, 1], [1, 2], b"xy", [], []), "ids must ascend, got 1 after 1"),
         (([1], [1, 2], b"xy", [], []), "ends must have 1 values, got 2"),
@@ -153,7 +157,8 @@ def test_arguments_that_are_not_records_raise(modelled: ModelledRun) -> None:
         (([1], [0], b"", [1], []), "owners must have 1 values, got 0"),
         (([1], [0], b"", [2, 1], [0, 0]), "timestamps must ascend"),
         (([1, 2], [0, 0], b"", [1, 1], [1, 0]), "owners of equal timestamps must ascend"),
-    ]:
+    ]
+    for wrong, message in wrongs:
         with pytest.raises(ValueError, match=message):
             Run.merged(fd, run.nbytes, *wrong)
     with pytest.raises(ValueError, match="ids must be from 5 to 9, got 1"):
@@ -175,7 +180,7 @@ def test_a_head_of_something_else_raises(modelled: ModelledRun) -> None:
     for at in range(6):
         for other in (head[at] + 1, head[at] ^ 1, 0, 2**64 - 1, -1, None):
             if other != head[at]:
-                changed = [*head[:at], other, *head[at + 1 :]]
+                changed: list[Any] = [*head[:at], other, *head[at + 1 :]]
                 with pytest.raises(ValueError, match=r"damaged|head must"):
                     Run.open(modelled.fd, changed).check()
     with pytest.raises(ValueError, match="head must be the head of a run"):

@@ -6,7 +6,8 @@ import os
 import tempfile
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,10 @@ class Record(NamedTuple):
     times: tuple[int, ...] = ()
 
 
-def columns(records: Sequence[Record]) -> tuple[Any, ...]:
+Columns = tuple[np.ndarray, np.ndarray, bytes, np.ndarray, np.ndarray]
+
+
+def columns(records: Sequence[Record]) -> Columns:
     """Return records of ascending ids as the arguments of `Run.merged`."""
     ends = np.cumsum([len(record.data) for record in records], dtype=np.int64)
     times = sorted((ts, number) for number, record in enumerate(records) for ts in record.times)
@@ -34,7 +38,7 @@ def columns(records: Sequence[Record]) -> tuple[Any, ...]:
 def pieces(ends: np.ndarray, data: np.ndarray) -> list[bytes]:
     """Return the bytes of each record that was read."""
     bounds = [0, *ends.tolist()]
-    return [data[one:other].tobytes() for one, other in zip(bounds, bounds[1:], strict=False)]
+    return [data[one:other].tobytes() for one, other in pairwise(bounds)]
 
 
 class ModelledRun:
@@ -63,7 +67,7 @@ class ModelledRun:
         return [record for record in records if low <= record.id <= high]
 
     def merge(self, more: Sequence[Record] = (), low: int = LEAST, high: int = MOST) -> None:
-        """Continue with what is alive between bounds, and more; what has no place between them is left out."""
+        """Continue with what is alive between bounds, and with those of more that lie there."""
         there = {record.id for record in self.alive()}
         distinct = {record.id: record for record in more if low <= record.id <= high}
         added = sorted(record for record in distinct.values() if record.id not in there)

@@ -108,7 +108,7 @@ sanitize: $(venv)/sanitize/.installed ## The C tests, and those of the heaps, th
 	$(MAKE) -C tests/c
 	$(sanitizers) PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest \
 	  $(wildcard tests/native/test_heap*.py tests/native/test_row_*.py) tests/native/test_id_index.py \
-	  $(wildcard tests/native/test_code*.py) tests/native/test_sums.py tests/native/test_runs.py $(ARGS)
+	  $(wildcard tests/native/test_code*.py) tests/native/test_sums.py tests/native/test_sorted_runs.py $(ARGS)
 
 coverage: $(venv)/coverage/.installed ## Which lines of Python, Cython and C the tests of test-fast run; ARGS="tests" for all
 	$(venv)/coverage/bin/python tools/measure_coverage.py $(ARGS)

@@ -15,13 +15,13 @@ from pathlib import Path
 sys.path.extend(str(folder) for folder in Path(__file__).resolve().parents[1].glob("support/*"))
 
 import numpy as np
-from run_model import LEAST, MOST, PAGE, ModelledRun, Record
+from run_model import LEAST, LONGEST, MOST, PAGE, ModelledRun, Record
 
-from timerheap._native._core import RUN_LONGEST, Run, xxh64
+from timerheap._native._core import Run, xxh64
 
 MOST_CALLS = 12
 IDS = [LEAST, LEAST + 1, -1, 0, 1, MOST - 1, MOST, *range(10, 200)]
-SIZES = [0, 1, 20, 100, 1000, RUN_LONGEST - 1, RUN_LONGEST]
+SIZES = [0, 1, 20, 100, 1000, LONGEST - 1, LONGEST]
 
 
 class Calls:

@@ -31,7 +31,6 @@ PICK_ROWS: int
 PICK_TIES: int
 PICK_LEADS: int
 PICK_REST: int
-RUN_LONGEST: int
 THIRTY_YEARS: int
 
 def xxh64(data: _Buffer, seed: int = 0) -> int: ...

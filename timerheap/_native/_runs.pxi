@@ -1,8 +1,5 @@
 # Runs: sorted records in a part of a file, on csrc/th_run.h.
 
-RUN_LONGEST = TH_RUN_LONGEST  # bytes of a record
-
-
 cdef int _run_done(th_run_status status, int error) except -1:
     """Raise the error of a call, whose errno is `error`."""
     if status == TH_RUN_FAILED:

@@ -14,7 +14,7 @@ import numpy as np
 from timerheap._native._core import Run
 
 LEAST, MOST = -(2**63), 2**63 - 1
-PAGE = 4096
+PAGE, LONGEST = 4096, 4070  # bytes of a page, and of the longest record
 
 
 class Record(NamedTuple):

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run_model import LEAST, MOST, PAGE, ModelledRun, Record, columns
+from run_model import LEAST, LONGEST, MOST, PAGE, ModelledRun, Record, columns
 
-from timerheap._native._core import RUN_LONGEST, Run
+from timerheap._native._core import Run
 
 
 def some_records(rng: random.Random, n: int, spread: int = 2**62) -> list[Record]:
-    longest = rng.choice([0, 40, 300, RUN_LONGEST])
+    longest = rng.choice([0, 40, 300, LONGEST])
     return [
         Record(
             rng.choice([LEAST, MOST]) if rng.random() < 0.01 else rng.randrange(-spread, spread),
@@ -151,7 +151,7 @@ def test_arguments_that_are_not_records_raise(modelled: ModelledRun) -> None:
         (([1], [1, 2], b"xy", [], []), "ends must have 1 values, got 2"),
         (([1], [3], b"xy", [], []), "ends must be from 0 to 2, got 3"),
         (([1, 2], [2, 1], b"xy", [], []), "ends must ascend"),
-        (([1], [RUN_LONGEST + 1], bytes(5000), [], []), f"records must have up to {RUN_LONGEST} bytes"),
+        (([1], [LONGEST + 1], bytes(5000), [], []), f"records must have up to {LONGEST} bytes"),
         (([1], [0], b"", [1], [1]), "owners must be numbers of the 1 records, got 1"),
         (([1], [0], b"", [1], [-1]), "owners must be numbers of the 1 records, got -1"),
         (([1], [0], b"", [1], []), "owners must have 1 values, got 0"),

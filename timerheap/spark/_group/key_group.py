@@ -25,7 +25,7 @@ from timerheap.spark._group.stored.kinds import (
 )
 from timerheap.spark._group.stored.manifest import Standing
 from timerheap.spark._group.stored.parts import CheckpointedPart, LoadedPart
-from timerheap.spark._group.timers import JournalledTimers, TimerNames
+from timerheap.spark._group.timers import JournalledTimers, TimerNames, timers_in_order
 from timerheap.spark._group.user_states import (
     UserState,
     attached_state,
@@ -151,6 +151,7 @@ class KeyGroup:
         others = [expiry_namespace(name) for name in self.states.keys() - states]
         if others:
             due = [column[~np.isin(due[2], others)] for column in due]
+        due = [*timers_in_order(*due)]  # not that of the heap, which depends on how it was filled
         timers.remove_many(*due)
         _, ids, namespaces = due
         for name in states:

@@ -255,7 +255,7 @@ class _Log:
         marks = json.loads(lines[1])["conf"]
         if drained := marks.get(DRAINED):
             return {DRAINED: drained}
-        begins = batch == 0 or marks.get(REPEATED) == f"{batch}"
+        begins = batch == 0 or DRAINED in marks  # which `plan` leaves when a run begins
         return {REPEATED: f"{batch} begins" if begins else f"{batch}"}
 
     def plan(self, drained: bool, only_for_spark: bool = False) -> str | None:
@@ -275,9 +275,6 @@ class _Log:
         metadata["batchWatermarkMs"] = max(before, after)
         metadata["batchTimestampMs"] = max(metadata["batchTimestampMs"], now)  # a clock may be set back
         metadata["conf"][DRAINED] = batch if drained else ""  # Spark reads none but its own
-        metadata["conf"][REPEATED] = (
-            "" if drained else batch
-        )  # a run begins with it, also when it is repeated
         metadata.pop("controlBatchInfo", None)  # which tells that Spark has moved state to other partitions
         text = "\n".join([lines[0], json.dumps(metadata), *lines[2:]])
         if not self._write(f"{file.rpartition('/')[0]}/{batch}", text):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
-from children import PROGRAMS, import_path
+from children import told
 from streams import with_settings
 
 import timerheap.spark
@@ -27,20 +23,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("real_time")
-    run = subprocess.run(
-        [sys.executable, PROGRAMS / "real_time_child.py", folder],
-        env=os.environ | import_path(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-5000:]
-    found: dict[str, Any] = {}
-    for line in run.stdout.splitlines():
-        found |= json.loads(line)
-    return found | {"folder": folder}
+    return told("real_time_child.py", folder) | {"folder": folder}
 
 
 def test_timers_fire_within_an_epoch_and_each_source_holds_the_watermark(seen: dict[str, Any]) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +13,7 @@ from typing import Any
 
 import pyspark
 import pytest
-from children import PROGRAMS, import_path
+from children import told
 from pyarrow import fs
 from pyspark.errors import StreamingQueryException
 
@@ -329,19 +325,7 @@ def test_something_else_than_an_event_is_an_error(starts: Callable[..., Starts])
 @pytest.mark.spark
 @pytest.mark.skipif(pyspark.__version__ < "4.3", reason="Python can ask for it from PySpark 4.3 on")
 def test_ctrl_c_and_initial_states_leave_nothing_behind(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, PROGRAMS / "real_time_stops_child.py", tmp_path],
-        env=os.environ | import_path(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-5000:]
-    seen: dict[str, Any] = {}
-    for line in run.stdout.splitlines():
-        seen |= json.loads(line)
+    seen = told("real_time_stops_child.py", tmp_path)
     assert seen["initial states of three results"] == 3
     assert seen["of two"] == 2
     assert seen["results"] == [["a", 2000, 1], ["b", 2500, 1]]

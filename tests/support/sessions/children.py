@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
-__all__ = ["PROGRAMS", "helpers", "import_path"]
+__all__ = ["PROGRAMS", "helpers", "import_path", "told"]
 
 SUPPORT = Path(__file__).resolve().parents[1]
 PROGRAMS = SUPPORT / "programs"
@@ -19,3 +23,21 @@ def helpers() -> list[str]:
 def import_path() -> dict[str, str]:
     """Return the setting with which a program imports the helpers, too."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, [*helpers(), os.environ.get("PYTHONPATH")]))}
+
+
+def told(program: str, folder: Path) -> dict[str, Any]:
+    """Run a program in a folder, and return what it has told, a JSON object in each line."""
+    run = subprocess.run(
+        [sys.executable, PROGRAMS / program, folder],
+        env=os.environ | import_path(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-5000:]
+    found: dict[str, Any] = {}
+    for line in run.stdout.splitlines():
+        found |= json.loads(line)
+    return found

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import streams
+from local_spark import STATE_STORE
 from pyspark.sql import DataFrame, SparkSession
 
 from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor
@@ -137,6 +138,8 @@ def test_a_micro_batch_that_has_not_finished_is_run_over_the_same_rows(
     job: Job, logs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the sink has it already, and if the call is killed while it runs this micro-batch."""
+    if len(logs) == 1 and job.spark.conf.get(f"{STATE_STORE}.checkpointFormatVersion") == "2":
+        pytest.skip("Spark loses the state of a micro-batch that the sink leaves out, with format version 2")
     job.add()
     job.run(rule(job.read(), "a"), "1")
     first = job.written()
@@ -169,8 +172,9 @@ def test_a_source_goes_when_its_rows_are_finished(job: Job) -> None:
     job.add()
     job.add("other")
     job.run(rule(job.read(), "a"), "1")
-    for path in (job.work / "1/commits").glob("*1*"):
-        path.unlink()
+    for log in ("1/commits", "sink/_spark_metadata"):
+        for path in (job.work / log).glob("*1*"):
+            path.unlink()
 
     def changed() -> DataFrame:
         return rule(job.read("other"), "a")

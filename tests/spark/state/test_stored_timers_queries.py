@@ -41,7 +41,10 @@ Batch = list[Row]
 def state_store(spark: SparkSession, provider: str) -> AbstractContextManager[None]:
     """Set the state store of the queries that start inside the block."""
     name = f"org.apache.spark.sql.execution.streaming.state.{provider}"
-    return configured(spark, streaming_stateStore_providerClass=name)
+    settings = {"streaming_stateStore_providerClass": name}
+    if provider == ON_DEFAULT_STORE:
+        settings["streaming_stateStore_checkpointFormatVersion"] = "1"  # it knows no other one
+    return configured(spark, **settings)
 
 
 def write(folder: Path, names: list[str], rows: Batch) -> None:

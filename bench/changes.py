@@ -5,8 +5,9 @@ $ make bench-changes ARGS="--parts update scaling [--rounds 3]"
 update: aggregates of 100,000 keys in micro-batches of 1,000,000 rows, beside ``groupBy()`` in update mode
 scaling: micro-batches of 10,000 changes over 100,000 keys and over 10,000,000
 
-All variants take turns, and figures are medians. There is a checkpoint after each micro-batch. What Flink
-takes for such queries is in changes_flink.py.
+All variants take turns, and figures are medians. There is a checkpoint after each micro-batch. CPU is
+without the JVM's compilers, as in changes_flink.py, which has what Flink takes for such queries: each start
+of a query compiles anew, and these are of seconds. What the compilers have taken is beside it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from figures import write_json
 from flights import spark_session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from usage import cpu
+from usage import compiling, cpu
 
 from timerheap.spark import aggregate_changes
 
 CHANGE_TYPE = "_change_type"
 SETTINGS = {
     "spark.driver.memory": "4g",
+    "spark.driver.extraJavaOptions": "-XX:-UseDynamicNumberOfCompilerThreads",  # see usage.compiling
     "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -43,10 +45,24 @@ SETTINGS = {
     ),
 }
 ROW_GROUP = 250_000
+SIDES = ("jvm", "python", "compilers")
 Taken = dict[str, Any]
 
 
 # ---- One run of a query over the files of a folder, a micro-batch each
+
+
+class Meter:
+    """The CPU of a session from here on."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm = jvm_of(spark)
+        self._cpu, self._compiled = cpu(self._jvm), compiling(self._jvm)
+
+    def read(self) -> Taken:
+        """Return the CPU seconds of the JVM without its compilers, of these, and of Python."""
+        used, compiled = cpu(self._jvm).since(self._cpu), compiling(self._jvm) - self._compiled
+        return {"jvm": used.jvm + used.others - compiled, "python": used.python, "compilers": compiled}
 
 
 def jvm_of(spark: SparkSession) -> int:
@@ -60,18 +76,13 @@ def stream(spark: SparkSession, folder: Path) -> DataFrame:
 
 def run(spark: SparkSession, df: DataFrame, work: Path, mode: str = "append") -> Taken:
     """Run a query over all files; its rows are dropped."""
-    jvm, before = jvm_of(spark), cpu(jvm_of(spark))
+    meter = Meter(spark)
     writer = df.writeStream.option("checkpointLocation", str(work)).outputMode(mode).format("noop")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    used = cpu(jvm).since(before)
-    progress = query.recentProgress
-    return {
-        "seconds": sum(one.durationMs["triggerExecution"] for one in progress) / 1000,
-        "jvm": used.jvm + used.others,
-        "python": used.python,
-        "rows": sum(one.numInputRows for one in progress),
-    }
+    used, progress = meter.read(), query.recentProgress
+    seconds = sum(one.durationMs["triggerExecution"] for one in progress) / 1000
+    return {"seconds": seconds, "rows": sum(one.numInputRows for one in progress), **used}
 
 
 def medians(rounds: list[Taken]) -> Taken:
@@ -81,7 +92,7 @@ def medians(rounds: list[Taken]) -> Taken:
     return {
         "rows": n,
         "rate": n / statistics.median(one["seconds"] for one in rounds),
-        **{side: statistics.median(one[side] for one in rounds) * 1e6 / n for side in ("jvm", "python")},
+        **{side: statistics.median(one[side] for one in rounds) * 1e6 / n for side in SIDES},
         "cpu": statistics.median(total),
         "spread": [min(total), max(total)],
     }
@@ -195,7 +206,7 @@ def scaling(bench: Bench) -> dict[str, Taken]:
                 steps.append(took)
         query.stop()
         found[str(keys)] = {
-            name: statistics.median(one[name] for one in steps) for name in ("seconds", "jvm", "python")
+            name: statistics.median(one[name] for one in steps) for name in ("seconds", *SIDES)
         }
         total = [one["jvm"] + one["python"] for one in steps]
         found[str(keys)] |= {"cpu": statistics.median(total), "spread": [min(total), max(total)]}
@@ -214,17 +225,17 @@ class Growing:
         self.query = writer.option("checkpointLocation", str(work)).start()
 
     def step(self, table: pa.Table) -> Taken:
-        draft, jvm = self.folder / f"{self.steps:05}.parquet", jvm_of(self.spark)
+        draft = self.folder / f"{self.steps:05}.parquet"
         pq.write_table(table, draft, row_group_size=ROW_GROUP)
         self.steps += 1
-        before = cpu(jvm)
+        meter = Meter(self.spark)
         draft.rename(self.folder / "in" / draft.name)
         self.query.processAllAvailable()
-        used = cpu(jvm).since(before)
+        used = meter.read()
         progress = [one for one in self.query.recentProgress if one.numInputRows][-1]
         assert progress.numInputRows == len(table)
         seconds = progress.durationMs["triggerExecution"] / 1000
-        return {"seconds": seconds, "jvm": used.jvm + used.others, "python": used.python}
+        return {"seconds": seconds, **used}
 
     def stop(self) -> None:
         self.query.stop()
@@ -267,7 +278,7 @@ def main() -> None:
                 figures[part] = PARTS[part](bench)
                 for name, took in figures[part].items():
                     shown = ", ".join(
-                        f"{of} {took[of]:.3f}" for of in ("seconds", "jvm", "python", "cpu") if of in took
+                        f"{of} {took[of]:.3f}" for of in ("seconds", *SIDES, "cpu") if of in took
                     )
                     rate = f"{took['rate']:,.0f} rows/s, " if "rate" in took else ""
                     print(f"{part:12}{name:20}{rate}{shown}", flush=True)

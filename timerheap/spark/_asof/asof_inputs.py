@@ -102,13 +102,15 @@ class AsofInputs:
         deleted: ColumnOrName | None,
         late: str | None = None,
         kept: tuple[str | None, str | None] = (None, None),
+        table: bool = False,
     ) -> AsofInputs:
+        """Check two inputs; of a `table` the left one is a stream, and the right one is not."""
         one, two = two_inputs(left, right, key, event_time, watermark, late=late)
         for each in (one, two):
             if each.event_time is None:
                 raise ArgumentValueError(f"{each.prefix}event_time must name the event-time column, got None")
         ties, one, two = two.ties, replace(one, ties=()), replace(two, ties=())
-        one.expect_to_match(two)
+        one.expect_to_match(two, mixed=table)
         two, mark = _with_mark(two, deleted)
         one, two = (
             replace(each, rows=StructType([field for field in each.rows if field.name != name]))
@@ -167,9 +169,10 @@ class AsofInputs:
 
     def both(self) -> DataFrame:
         """Return the rows of both inputs."""
-        return self._carried(0).unionAll(self._carried(1))
+        return self.carried(0).unionAll(self.carried(1))
 
-    def _carried(self, number: int) -> DataFrame:
+    def carried(self, number: int) -> DataFrame:
+        """Return the rows of an input, as the rows of both are carried."""
         sides = (self.one, self.two)
         side, other, carriers, rows = sides[number], sides[1 - number], self.carriers[number], self.rows
         marks, keys = marked(side, other), rows.names[2 : 2 + len(side.key)]

@@ -12,6 +12,7 @@ from timerheap.errors import ArgumentValueError
 from timerheap.output_tag import OutputTag
 from timerheap.spark._asof.asof_inputs import AsofArguments, AsofInputs
 from timerheap.spark._asof.newest_plan import UNMATCHED, newest_joined
+from timerheap.spark._asof.table_on_the_right import is_table, joined_with_table, table_inputs
 from timerheap.spark._changes.corrections import Corrections
 from timerheap.spark._plan.event_time import EventTime
 from timerheap.spark._plan.inputs import RightInput
@@ -41,9 +42,9 @@ def join_asof(
 ) -> DataFrame:
     """Join each left row with the newest right row of its key at or before its time.
 
-    An as-of join, also called a point-in-time join, of two streaming, or two batch, DataFrames. The result
-    depends on the data alone, as long as no row is late: it is the same for a batch, and for a stream in any
-    micro-batches.
+    An as-of join, also called a point-in-time join, of two streaming, or two batch, DataFrames, or of a
+    stream with a table. The result depends on the data alone, as long as no row is late: it is the same for a
+    batch, and for a stream in any micro-batches.
 
     Parameters
     ----------
@@ -51,7 +52,8 @@ def join_asof(
         ``left.groupBy("a")`` names the key columns, too.
     right : pyspark.sql.DataFrame, pyspark.sql.GroupedData or RightInput
         The versions of what is joined: prices, addresses, measurements. A `RightInput` names its key columns,
-        its event time and its watermark, if they are other than those of `left`.
+        its event time and its watermark, if they are other than those of `left`. A table beside a stream
+        (see the notes) is joined without a watermark.
     key : str, Column, or list of them
         Key columns of `left`, and by default of `right`. Null is a key of its own, as in `process`; to have
         null match nothing, as in SQL, leave such rows of `right` out.
@@ -104,6 +106,12 @@ def join_asof(
     it the state has the newest of each key. Rows are sorted and searched in columns, without a call in Python
     for each.
 
+    If `left` is a stream and `right` is not, each left row is answered in its own micro-batch, from what the
+    table has then. This is Spark's own join of a stream with a table, behind ``LEAD`` over the versions of
+    each key: there is no state and no watermark, and `watermark`, `late`, `unmatched`, `max_parallelism`,
+    `state_changes` and `name` must be left out. Each micro-batch reads the table; rows of one key and
+    micro-batch are compared with all versions of the key.
+
     The name is that of Polars' ``join_asof``; pandas has ``merge_asof``, where Spark says join. Unlike there
     the inputs need no order, a result has the time of the right row, too, and tolerance is in milliseconds.
     The next right row, or the nearest one, is a query of `sql`: see the guide.
@@ -125,6 +133,16 @@ def join_asof(
     arguments = replace(
         arguments, suffix=suffix, max_parallelism=max_parallelism, state_changes=state_changes, name=name
     )
+    if is_table(left, right):
+        of_streams = {
+            "watermark": watermark,
+            "late": late,
+            "unmatched": unmatched,
+            "max_parallelism": max_parallelism,
+            "state_changes": state_changes,
+            "name": name,
+        }
+        return joined_with_table(table_inputs(left, right, key, event_time, deleted, **of_streams), arguments)
     inputs = AsofInputs.checked(left, right, key, event_time, watermark, deleted, arguments.late)
     return newest_joined(inputs, arguments)
 

@@ -23,7 +23,7 @@ from timerheap.spark._plan.state_changes import changed_states
 UNMATCHED = "unmatched_rows"  # a side output
 
 
-class _ResultColumn(NamedTuple):
+class ResultColumn(NamedTuple):
     """A column of the result: the number of its input, the column that carries it, its name and its type."""
 
     side: int
@@ -35,7 +35,7 @@ class _ResultColumn(NamedTuple):
 def newest_joined(inputs: AsofInputs, arguments: AsofArguments) -> DataFrame:
     """Return what `join_asof` does with two inputs."""
     one, two, carriers = inputs.one, inputs.two, inputs.carriers
-    columns = _result_columns(inputs, arguments.suffix)
+    columns = result_columns(inputs, arguments.suffix)
     sides = StructType([StructField("left", one.rows), StructField("right", two.rows)])
     tags = (OutputTag(UNMATCHED, nullable(sides)),) if arguments.unmatched else ()
     known: dict[str, Any] = {
@@ -85,13 +85,13 @@ def _corrected(inputs: AsofInputs, arguments: AsofArguments, known: dict[str, An
     )
 
 
-def _result_columns(inputs: AsofInputs, suffix: str) -> list[_ResultColumn]:
+def result_columns(inputs: AsofInputs, suffix: str) -> list[ResultColumn]:
     """Return the columns of the left input, then those of the right one; raise if two have one name."""
     one, two, carriers = inputs.one, inputs.two, inputs.carriers
     shared = {a for a, b in zip(one.key, two.key, strict=True) if a == b}
-    columns = [_ResultColumn(0, carriers[0][field.name], field.name, field.dataType) for field in one.rows]
+    columns = [ResultColumn(0, carriers[0][field.name], field.name, field.dataType) for field in one.rows]
     columns += [
-        _ResultColumn(
+        ResultColumn(
             1, carriers[1][field.name], _right_name(field.name, one.rows.names, suffix), field.dataType
         )
         for field in two.rows

@@ -154,15 +154,18 @@ class Input:
         """Return what the event time is to the user."""
         return TimeColumn(f"{self.prefix}event_time", str(self.event_time), self.name)
 
-    def expect_to_match(self, other: Input) -> None:
-        """Raise an error unless both inputs are of one kind, with keys and event times of the same types."""
+    def expect_to_match(self, other: Input, *, mixed: bool = False) -> None:
+        """Raise an error unless both inputs are of one kind, with keys and event times of the same types.
+
+        mixed: whether one may be a stream and the other one a batch
+        """
         if (self.event_time is None) != (other.event_time is None):
             timed, untimed = (self, other) if other.event_time is None else (other, self)
             raise ArgumentValueError(
                 f"{untimed.prefix}event_time must name the event-time column, since {timed.name} has one in "
                 f"{timed.event_time!r}, got None; pass it, with {untimed.prefix}watermark"
             )
-        if self.df.isStreaming != other.df.isStreaming:
+        if not mixed and self.df.isStreaming != other.df.isStreaming:
             kinds = ["a stream" if side.df.isStreaming else "a batch" for side in (self, other)]
             raise ArgumentValueError(f"{other.name} must be {kinds[0]} like {self.name}, got {kinds[1]}")
         if self.null_time != other.null_time:

@@ -8,6 +8,7 @@ from pyspark.sql import types as T
 
 from timerheap.spark._asof.asof_inputs import AsofArguments, AsofInputs
 from timerheap.spark._asof.newest_plan import newest_joined
+from timerheap.spark._asof.table_on_the_right import joined_with_table
 from timerheap.spark._asof.versions_plan import newest_that_meets
 from timerheap.spark._changes.change_rows import DELETE
 from timerheap.spark._columns import CHANGE_TYPE, ENDED, HIDDEN, SIDES
@@ -45,6 +46,7 @@ def as_of_pairs(node: AsOf, tables: Tables, rows: RowsOfSide) -> DataFrame:
         hidden[ENDED] = _DELETED
     left_df, left_kept = left.named({name: name for name in of_left})
     right_df, right_kept = right.named({**names, **hidden})
+    of_table = left_df.isStreaming and not right_df.isStreaming
     of_join = isinstance(node.left, Table) and node.left.table in tables.nested  # whose watermark is its own
     inputs = AsofInputs.checked(
         left_df,
@@ -54,10 +56,16 @@ def as_of_pairs(node: AsOf, tables: Tables, rows: RowsOfSide) -> DataFrame:
         left.strategy,
         _DELETED if ENDED in hidden else None,
         kept=(left_kept, right_kept),
+        table=of_table,
     )
     arguments = AsofArguments(
         node.how == "inner", _tolerance(node, right), node.exact, max_parallelism=tables.max_parallelism
     )
+    if node.match is not None and of_table:
+        refuse(
+            f"a further condition that chooses the row of {node.names[1]}, a table beside a stream,",
+            f"read {node.names[1]} as a stream, or leave out other rows of it by WHERE in a nested query",
+        )
     if node.match is not None:
         shown = {there: name for name, there in names.items()}
         joined = newest_that_meets(inputs, arguments, node.match, shown)
@@ -66,7 +74,7 @@ def as_of_pairs(node: AsOf, tables: Tables, rows: RowsOfSide) -> DataFrame:
             fields = F.struct(*(quoted(side).getField(name).alias(name) for name in own))
             sides.append(F.when(quoted(side).isNotNull(), fields))
     else:
-        joined = newest_joined(inputs, arguments)
+        joined = (joined_with_table if of_table else newest_joined)(inputs, arguments)
         columns = [
             quoted(there).alias(name)
             for name, there in zip([*of_left, *of_right], joined.columns, strict=False)

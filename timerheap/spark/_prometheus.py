@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
+    SourceProgress,
     StreamingQueryListener,
 )
 
@@ -89,11 +91,15 @@ class _Operator:
 
 @dataclass
 class _Run:
-    """One run of a query."""
+    """One run of a query.
+
+    behind: for each partition of Kafka, by topic and number, the rows after the last one that was read
+    """
 
     alive: float
     batch_id: int = -1
     seconds: float = 0.0
+    behind: dict[tuple[str, str], int] = field(default_factory=dict)
     operators: dict[str, _Operator] = field(default_factory=dict)
 
 
@@ -162,6 +168,7 @@ class PrometheusMetrics(StreamingQueryListener):
             run.alive = time.time()
             run.batch_id = progress.batchId
             run.seconds = progress.durationMs.get("triggerExecution", 0) / 1000
+            run.behind = _behind(progress.sources)
             query.rows += progress.numInputRows
             if progress.stateOperators:  # otherwise the micro-batch had nothing to do
                 for operator, observed in operators_of(progress).items():
@@ -236,10 +243,35 @@ def _add_query(add: Callable[..., None], query: _Query, of: dict[str, str]) -> N
         seconds = max(run.seconds for run in runs)
         add(GaugeMetricFamily, "batch_duration_seconds", "How long it took.", of, seconds)
         add(CounterMetricFamily, "input_rows", "The rows that were read.", of, query.rows)
+    behind: dict[tuple[str, str], int] = {}
+    for run in runs:
+        behind |= {place: max(rows, behind.get(place, 0)) for place, rows in run.behind.items()}
+    for (topic, partition), rows in behind.items():
+        labels = of | {"topic": topic, "partition": partition}
+        add(GaugeMetricFamily, "partition_rows_behind", "The rows that were not read yet.", labels, rows)
     for name, totals in query.totals.items():
         operators = (run.operators.get(name) for run in runs)
         now = [operator.now for operator in operators if operator is not None and operator.now is not None]
         _add_operator(add, totals, now, of | {"operator": name})
+
+
+def _behind(sources: Iterable[SourceProgress]) -> dict[tuple[str, str], int]:
+    """Return what the newest offset of each partition of Kafka is ahead of the last one that was read."""
+    found: Counter[tuple[str, str]] = Counter()
+    for source in sources:
+        if source.description.startswith("KafkaV2["):
+            read, newest = _offsets(source.endOffset), _offsets(source.latestOffset)
+            for topic, partitions in newest.items():
+                for partition, offset in partitions.items():
+                    rows = offset - read.get(topic, {}).get(partition, offset)
+                    place = _label(topic), partition
+                    found[place] = max(found[place], rows)
+    return found
+
+
+def _offsets(text: str | None) -> dict[str, dict[str, int]]:
+    """Return the offsets of Kafka's partitions in a text, which Spark may not have."""
+    return {} if text in (None, "", "null", "None") else json.loads(text)
 
 
 def _add_operator(add: Callable[..., None], totals: _Totals, now: list[Progress], of: dict[str, str]) -> None:

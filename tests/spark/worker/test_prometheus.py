@@ -129,6 +129,7 @@ class Told:
 
     def __init__(self, metrics: PrometheusMetrics, run: str, name: str | None, id_: str = "id") -> None:
         self._metrics, self._named = metrics, {"runId": run, "name": name, "id": id_}
+        self.sources: list[SimpleNamespace] = []
 
     def started(self) -> None:
         self._metrics.onQueryStarted(SimpleNamespace(**self._named))  # type: ignore[arg-type]
@@ -153,6 +154,7 @@ class Told:
             numInputRows=10,
             stateOperators=["one"],
             observedMetrics={operator: row},
+            sources=self.sources,
         )
         self._metrics.onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
 
@@ -263,3 +265,28 @@ def test_channels_are_measured_by_the_clock(told: tuple[PrometheusMetrics, Colle
         labels = {"query": "stores", "operator": "timerheap", "channel": channel}
         lags[channel] = registry.get_sample_value("timerheap_channel_clock_lag_seconds", labels)
     assert lags == {"ahead": -7200, "well": 2, "late": 3600}
+
+
+def test_how_far_partitions_of_kafka_are_behind(told: tuple[PrometheusMetrics, CollectorRegistry]) -> None:
+    """A topic that two sources read counts where it is further behind; other sources have no offsets."""
+    metrics, registry = told
+    query = Told(metrics, "run", "orders")
+
+    def source(description: str, read: Any, newest: Any) -> SimpleNamespace:
+        return SimpleNamespace(
+            description=description, endOffset=json.dumps(read), latestOffset=json.dumps(newest)
+        )
+
+    query.sources = [
+        source("KafkaV2[Subscribe[a,b]]", {"a": {"0": 5, "1": 7}}, {"a": {"0": 9, "1": 7}, "b": {"0": 3}}),
+        source("KafkaV2[Subscribe[a]]", {"a": {"0": 2}}, {"a": {"0": 9}}),
+        source("FileStreamSource[in]", {"logOffset": 3}, None),
+        SimpleNamespace(description="KafkaV2[Subscribe[c]]", endOffset="", latestOffset="null"),
+    ]
+    query.batch()
+
+    def rows(topic: str, partition: str) -> float | None:
+        labels = {"query": "orders", "topic": topic, "partition": partition}
+        return registry.get_sample_value("timerheap_partition_rows_behind", labels)
+
+    assert [rows("a", "0"), rows("a", "1"), rows("b", "0"), rows("c", "0")] == [7, 0, 0, None]

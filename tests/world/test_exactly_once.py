@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_broker import Broker, messages
+from kafka_broker import Broker, committed, messages
 from kill_driver import settings_of
 from lake_jobs import PARTITIONS, QUERIES, Gate, feed, silences
 from lake_run import Run, Sender
@@ -26,7 +26,7 @@ from standalone import cluster
 pytestmark = pytest.mark.world("kafka", "delta", "iceberg")
 
 KINDS = ("driver", "worker", "executor", "broker")
-SOME = ("rows to Delta", "columns to Iceberg", "rows to Kafka")
+SOME = ("rows to Delta", "columns to Iceberg", "rows to Kafka", "rows once to Kafka")
 Alert = tuple[str, int]
 
 
@@ -73,13 +73,15 @@ def killed(
     draw = random.Random(seed)
     rounds = feed(seed, rounds=20 + 6 * len(kills))
     expected = silences(reading for one in rounds for reading in one)
-    topic, sink, namespace = broker.topic(PARTITIONS), broker.topic(1), f"seed_{seed}"
+    topic, sink, once = broker.topic(PARTITIONS), broker.topic(1), broker.topic(3)
+    namespace = f"seed_{seed}"
     with cluster(work / "cluster") as where:
         spec = {
             "settings": on_class_path(settings) | settings_of(where) | {"spark.executor.memory": "800m"},
             "broker": broker.address,
             "topic": topic,
             "sink": sink,
+            "once": once,
             "namespace": namespace,
             "at_most": 200,
             "queries": list(queries),
@@ -112,6 +114,7 @@ def killed(
     sent = list(messages(broker, sink))
     kept = reader()(sent, {})
     found["rows to Kafka, repeats dropped"] = [(alert["sensor"], alert["silent_at"]) for alert in kept]
+    found["rows once to Kafka"] = list(map(of_message, committed(broker, once)))
     for name, alerts in found.items():
         difference, count = Counter(alerts), Counter(expected)
         tell(

@@ -2,6 +2,7 @@
 
 from timerheap._java import ensure_java as ensure_java
 from timerheap.spark._aggregates.spark_aggregates import udaf as udaf
+from timerheap.spark._append_kafka import append_kafka as append_kafka
 from timerheap.spark._asof.join_asof import join_asof as join_asof
 from timerheap.spark._asof.join_asof import unmatched_rows as unmatched_rows
 from timerheap.spark._async_map import async_map as async_map

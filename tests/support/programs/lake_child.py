@@ -1,8 +1,8 @@
 """A driver that runs queries of lake_jobs.py until it is killed or one of them fails.
 
-Its argument is a JSON file: `work`, `settings` of Spark, `broker`, `topic`, `sink`, a topic, `namespace` of
-Iceberg's tables, `at_most`, messages in a micro-batch, and `queries`, names in `lake_jobs.QUERIES`. It tells
-its JVM's process id on standard output.
+Its argument is a JSON file: `work`, `settings` of Spark, `broker`, `topic`, `sink` and `once`, topics,
+`namespace` of Iceberg's tables, `at_most`, messages in a micro-batch, and `queries`, names in
+`lake_jobs.QUERIES`. It tells its JVM's process id on standard output.
 """
 
 from __future__ import annotations
@@ -25,9 +25,15 @@ def start(spark: SparkSession, name: str, spec: dict[str, Any]) -> None:
     work, (function, sink) = Path(spec["work"]), lake_jobs.QUERIES[name]
     result = lake_jobs.alerts(spark, spec["broker"], spec["topic"], function(), spec["at_most"])
     name = name.replace(" ", "_")
-    if sink == "kafka":
+    if sink.startswith("kafka"):
         value = F.struct("sensor", F.unix_millis("silent_at").alias("silent_at"))
         result = result.select(F.col("sensor").alias("key"), F.to_json(value).alias("value"))
+    if sink == "kafka, once":
+        write = timerheap.spark.append_kafka(spec["broker"], spec["once"])
+        once = result.writeStream.foreachBatch(write)
+        timerheap.spark.start(once.option("checkpointLocation", str(work / "checkpoints" / name)))
+        return
+    if sink == "kafka":
         result = result.mapInArrow(lake_jobs.Gate(work / "gate"), result.schema)
     writer = result.writeStream.format(sink).option("checkpointLocation", str(work / "checkpoints" / name))
     if sink == "kafka":

@@ -164,5 +164,6 @@ QUERIES = {
     "rows to Iceberg": (Silent, "iceberg"),
     "columns to Iceberg": (SilentColumns, "iceberg"),
     "rows to Kafka": (Silent, "kafka"),
+    "rows once to Kafka": (Silent, "kafka, once"),
 }
 """By name: the function, and the format of the sink."""

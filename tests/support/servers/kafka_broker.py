@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from jars import jars
 
 from timerheap.spark import ensure_java
 
-__all__ = ["KAFKA", "Broker", "free_ports", "messages"]
+__all__ = ["KAFKA", "Broker", "committed", "free_ports", "messages"]
 
 KAFKA = "org.apache.kafka:kafka_2.13:4.3.1"
 JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
@@ -152,5 +152,27 @@ def messages(broker: Broker, topic: str) -> Iterator[Any]:
                 found = message.offset() + 1
                 yield message
             assert time.monotonic() < until, (found, end)
+    finally:
+        consumer.close()
+
+
+def committed(broker: Broker, topic: str) -> Iterator[Any]:
+    """Yield the committed messages of a topic, partition by partition; all transactions have ended."""
+    settings = {"group.id": "tests", "enable.partition.eof": True, "log_level": 0}
+    consumer = Consumer({"bootstrap.servers": broker.address, **settings})
+    try:
+        partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
+        for number in partitions:
+            consumer.assign([TopicPartition(topic, number, 0)])
+            until = time.monotonic() + 60
+            while True:
+                message = consumer.poll(1)
+                assert time.monotonic() < until, "a transaction is open"
+                if message is None:
+                    continue
+                if message.error() is not None:
+                    assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                    break
+                yield message
     finally:
         consumer.close()

@@ -159,6 +159,9 @@ class KeyTimers(RowTimers):
 
     def delete_all(self) -> int:
         timers = np.array(self.timers(), np.int64).reshape(-1, 2)
+        if self.steps is not None:
+            key = self._keys.current_key
+            self.steps += [(self.put_back, key, at, namespace, True) for at, namespace in timers.tolist()]
         removed = self._timers.remove_many(timers[:, 0], self._keys.current_key, timers[:, 1])
         return int(np.count_nonzero(removed))
 

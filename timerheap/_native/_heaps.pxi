@@ -286,6 +286,22 @@ cdef class NamedTimerHeap(TimerHeap):
         cdef int64_t key = _int64(key_hash, "key_hash")
         return self.h.ts[row] if th_heap_find(&self.h, 0, key, _int64(namespace, "namespace"), &row) else None
 
+    def find_many(self, timestamps, key_hashes, namespaces):
+        """Return the timestamps of many timers, and which of them there are: int64 and bool, shape (n,). O(n)."""
+        cdef _Columns rows = _Columns(self)
+        cdef th_column ts = rows.take(timestamps, "timestamps")
+        cdef th_column key = rows.take(key_hashes, "key_hashes")
+        cdef th_column ns = rows.take(namespaces, "namespaces")
+        cdef size_t n = rows.count(), row
+        cdef Py_ssize_t i
+        cdef cnp.ndarray at = _zeros(n, cnp.NPY_INT64), found = _empty(n, cnp.NPY_BOOL)
+        for i in range(<Py_ssize_t>n):
+            _uint8s(found)[i] = th_heap_find(&self.h, ts.data[i * ts.step], key.data[i * key.step],
+                                             ns.data[i * ns.step], &row)
+            if _uint8s(found)[i]:
+                _int64s(at)[i] = self.h.ts[row]
+        return at, found
+
     def take(self, timestamp, key_hash, namespace):
         """Remove a timer if it is at `timestamp`, and return whether it was. O(log n)."""
         return (timestamp, key_hash, namespace) in self and self.remove(timestamp, key_hash, namespace)

@@ -474,6 +474,12 @@ cdef class RecordColumns:
         self.n += 1
         return True
 
+    def rewind(self, size_t n, bint closed):
+        """Keep the first n records alone; `closed`: whether no more are appended until `take` is called."""
+        if n > self.n:
+            raise ValueError(f"n must be at most {self.n}, the number of records, got {n}")
+        self.n, self.closed = n, closed
+
     def take(self):
         """Remove all records, of which there must be some, and return their columns."""
         # A column is its list, or Arrow's buffers as arrays: validity or None, offsets or None, and data.

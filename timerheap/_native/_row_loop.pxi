@@ -72,9 +72,14 @@ cdef class RowContext:
 @cython.nonecheck(True)
 @cython.auto_pickle(False)
 cdef class RowLoop:
-    """Calls a function with the rows and timers of one key group after the other; `fired` counts the timers so far."""
+    """Calls a function with the rows and timers of one key group after the other; `fired` counts the timers so far.
 
-    cdef readonly int64_t fired
+    With `guard`, a call that raises an exception ends, and the others go on; `calls` counts those that have returned.
+    """
+
+    cdef readonly int64_t fired, calls
+    cdef list steps  # how to take back what the current call has done, or None
+    cdef object failed, mark
     cdef int64_t wait, latest, allowed
     cdef int64_t again  # firings since `latest` that have registered a timer in place of theirs
     cdef object function, emit, find_key, event_time, processing_time
@@ -90,6 +95,15 @@ cdef class RowLoop:
         self.event_time, self.processing_time = event_time, processing_time
         context.domain, context.current = event_time, keys
 
+    def guard(self, list steps not None, failed):
+        """Have what a call does taken back if it raises an exception, and go on with the next call.
+
+        `steps` receives how, from states, timers and, when there is a result, from the method `mark` of the output of
+        `begin`; it is empty at the begin of a call. Then ``failed(error, method, rows, place)`` is called: the rows
+        and the place of one among them, or None and -1 of a timer. It has to empty `steps`, or to raise.
+        """
+        self.steps, self.failed = steps, failed
+
     def begin(self, output, KnownKeys ahead not None, KnownKeys seen not None, find_key, int64_t wait=0):
         """Begin a key group.
 
@@ -98,6 +112,7 @@ cdef class RowLoop:
         waits in `replay` for rows that are later than it by up to `wait` ms.
         """
         self.emit, self.columns = output.rows, output.columns
+        self.mark = None if self.steps is None else output.mark
         self.ahead, self.seen, self.find_key, self.wait = ahead, seen, find_key, wait
         self.context.domain, self.latest, self.again = self.event_time, INT64_MIN, 0
         self.context.begin_rows(None, False)
@@ -179,8 +194,13 @@ cdef class RowLoop:
                 if returned is not None:
                     self.collect(returned, "process_element")
             except Exception as e:
-                e.add_note(self.note("process_element"))
-                raise
+                if self.steps is None:
+                    e.add_note(self.note("process_element"))
+                    raise
+                self.failed(e, "process_element", rows, i)
+            else:
+                if self.steps is not None:
+                    self.end_call()
             context.row = None  # so that nobody has the row, unless the function has kept it
         context.source, context.next_row = None, n
         return 0
@@ -188,6 +208,8 @@ cdef class RowLoop:
     cdef int collect(self, object returned, str method) except -1:
         """Append records to the columns, and hand everything else to `emit`."""
         cdef RecordColumns columns
+        if self.steps is not None:
+            self.steps.append(self.mark())
         if not PyGen_CheckExact(returned) and type(returned) is not list:
             self.emit(returned, method)
             return 0
@@ -195,6 +217,13 @@ cdef class RowLoop:
             columns = self.columns
             if not columns.append(record):
                 self.emit([record], method)
+        return 0
+
+    cdef int end_call(self) except -1:
+        """Keep what a call has done."""
+        self.calls += 1
+        if self.steps:
+            self.steps.clear()
         return 0
 
     cdef str note(self, str method):
@@ -238,8 +267,13 @@ cdef class RowLoop:
                 if returned is not None:
                     self.collect(returned, "on_timer")
             except Exception as e:
-                e.add_note(self.note("on_timer"))
-                raise
+                if self.steps is None:
+                    e.add_note(self.note("on_timer"))
+                    raise
+                self.failed(e, "on_timer", None, -1)
+            else:
+                if self.steps is not None:
+                    self.end_call()
             if timers.heap.h.len > pending:
                 self.repeat(timestamp, pending)
         return 0

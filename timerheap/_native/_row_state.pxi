@@ -143,6 +143,7 @@ cdef class RowValue:
     cdef RowCells cells
     cdef int bits
     cdef dict loaded, stored
+    cdef public list steps  # receives how to take each change back, or None
 
     def __init__(self, CurrentKey keys not None, codec, exact, int bits, no_key):
         self.keys, self.codec, self.exact, self.bits, self.no_key = keys, codec, exact, bits, no_key
@@ -170,10 +171,14 @@ cdef class RowValue:
         return kept if self.exact is not None else self.codec.decode(kept)
 
     def update(self, value):
+        if self.steps is not None:
+            self.note()
+        self.write(value)
+
+    cdef int write(self, object value) except -1:
         cdef RowCells cells = self.cells
         if cells is not None:
-            cells.put(self.number(cells), value if self.is_exact(value) else self.codec.encode(value))
-            return
+            return cells.put(self.number(cells), value if self.is_exact(value) else self.codec.encode(value))
         key = self.keys.get()
         if key is None or self.table is None:
             self.no_key()
@@ -182,8 +187,21 @@ cdef class RowValue:
             self.table.store(key, None)
         else:
             self.stored[key] = kept
+        return 0
+
+    cdef int note(self) except -1:
+        """Keep how to put the value of the current key back, as it is now."""
+        self.steps.append((self.put_back, self.keys.get(), self.value()))
+        return 0
+
+    def put_back(self, int64_t key, value):
+        """Make `key` the current key, and `value` its value."""
+        self.keys.set(key, -1)
+        self.write(value)
 
     def clear(self):
+        if self.steps is not None:
+            self.note()
         cdef RowCells cells = self.cells
         if cells is not None:
             cells.put(self.number(cells), None)

@@ -178,6 +178,7 @@ cdef class RowTimers:
     cdef object pushed  # called with (timestamp, key id, namespace), or None
     cdef dict due  # a heap of (timestamp, namespace) by key id, or None
     cdef int64_t until
+    cdef public list steps  # receives how to take each change back, or None
 
     def __init__(self, TimerHeap heap not None, TimerChanges changes not None, CurrentKey keys not None, names):
         self.heap, self.changes, self.keys, self.names, self.known = heap, changes, keys, names, names.known
@@ -203,6 +204,13 @@ cdef class RowTimers:
         """Register a timer, and return its time."""
         cdef int64_t ts = _time(timestamp)
         cdef int64_t ns = 0 if name is None else self.namespace_of(name, True), key = self.keys.id
+        if self.steps is not None:
+            self.note(ts, key, ns)
+        self.push(ts, key, ns)
+        return ts
+
+    cdef int push(self, int64_t ts, int64_t key, int64_t ns) except -1:
+        """Register a timer of the current key."""
         cdef TimerHeap heap = self.heap
         cdef TimerChanges changes = self.changes
         cdef th_status status = TH_FULL
@@ -217,13 +225,10 @@ cdef class RowTimers:
             self.pushed(ts, key, ns)
         if self.due is not None and ts <= self.until:
             heappush(self.due.setdefault(key, []), (ts, ns))
-        return ts
+        return 0
 
     cdef int delete(self, object timestamp, object name) except -1:
-        cdef int64_t ts = 0, ns = 0, key
-        cdef TimerHeap heap = self.heap
-        cdef TimerChanges changes = self.changes
-        cdef Py_ssize_t number
+        cdef int64_t ts = 0, ns = 0
         if name is None:
             ts = _time(timestamp)
         elif timestamp is not None:
@@ -233,12 +238,36 @@ cdef class RowTimers:
             ns = self.namespace_of(name, False)
             if not ns:
                 return 0
-        key = self.keys.id
-        number = self.number_of(changes, key)
+        if self.steps is not None:
+            self.note(ts, self.keys.id, ns)
+        return self.remove(ts, self.keys.id, ns)
+
+    cdef int remove(self, int64_t ts, int64_t key, int64_t ns) except -1:
+        """Delete a timer of the current key, if there is one."""
+        cdef TimerHeap heap = self.heap
+        cdef TimerChanges changes = self.changes
+        cdef Py_ssize_t number = self.number_of(changes, key)
         if th_heap_remove(&heap.h, ts, key, ns):
             changes.remove(ts, key, ns, number)
             heap.give_back()
         return 0
+
+    cdef int note(self, int64_t ts, int64_t key, int64_t ns) except -1:
+        """Keep how to put the timer of this identity back, as it is now."""
+        cdef size_t row
+        cdef bint there = th_heap_find(&self.heap.h, ts, key, ns, &row)
+        if there:
+            ts = self.heap.h.ts[row]
+        self.steps.append((self.put_back, key, ts, ns, there))
+        return 0
+
+    def put_back(self, int64_t key, int64_t ts, int64_t ns, bint there):
+        """Make `key` the current key, and register or delete its timer, so that it is `there` or not."""
+        self.keys.set(key, -1)
+        if there:
+            self.push(ts, key, ns)
+        else:
+            self.remove(ts, key, ns)
 
     def timestamp_of(self, name):
         """Return the timestamp of the current key's timer of this name, or None. O(1)."""

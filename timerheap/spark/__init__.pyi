@@ -18,6 +18,7 @@ from timerheap.spark._changes.corrections import Corrections as Corrections
 from timerheap.spark._changes.joins.join_changes import join_changes as join_changes
 from timerheap.spark._changes.tops.top_changes import top_changes as top_changes
 from timerheap.spark._continued.continue_from import continue_from as continue_from
+from timerheap.spark._functions.dead_letters import DeadLetters as DeadLetters
 from timerheap.spark._plan.event_time import EventTime as EventTime
 from timerheap.spark._plan.inputs import RightInput as RightInput
 from timerheap.spark._plan.state_changes import IfStored as IfStored
@@ -38,6 +39,7 @@ from timerheap.spark._rules.process_all import process_all as process_all
 from timerheap.spark._rules.process_all import rule_results as rule_results
 from timerheap.spark._rules.rule import Rule as Rule
 from timerheap.spark._settings import settings as settings
+from timerheap.spark._side_outputs import dead_letters as dead_letters
 from timerheap.spark._side_outputs import late_rows as late_rows
 from timerheap.spark._side_outputs import side_output as side_output
 from timerheap.spark._side_outputs import with_side_outputs as with_side_outputs

@@ -71,6 +71,7 @@ SIDE_OUTPUT = "side_output"  # side outputs beside the results: a struct with a 
 OF_BATCH = f"{HIDDEN}of_batch"  # the alias of the results of an operator on a batch
 ASIDE = f"{HIDDEN}aside"  # the alias of the part of a plan that has late rows alone
 LATE_ROWS = "late_rows"  # the side output of late rows: their columns, and `LATE_BY`
+LETTERS = "dead_letters"  # the side output of the calls of a function that have raised an exception
 LATE_BY = "late_by"  # by how many ms a row is late
 LATE_SIDE = f"{HIDDEN}side"  # late rows beside the results of SQL
 TIMED_OUT = f"{HIDDEN}timed_out"  # whether a row is of a match that is not complete

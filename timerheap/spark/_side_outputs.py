@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from timerheap._arguments import instance
 from timerheap.errors import ArgumentValueError
 from timerheap.output_tag import OutputTag
-from timerheap.spark._columns import ASIDE, LATE_ROWS, OUTPUTS, SIDE_OUTPUT
+from timerheap.spark._columns import ASIDE, LATE_ROWS, LETTERS, OUTPUTS, SIDE_OUTPUT
 from timerheap.spark._compat import analyzed, nodes_on_connect, of_plan, on_connect
 from timerheap.spark._plan.named_columns import data_frame, quoted
 
@@ -48,8 +48,8 @@ def _outputs_on_connect(df: DataFrame) -> DataFrame:
 
 def _refusal(df: DataFrame, node: str) -> str:
     return (
-        f"{_WANTED}, got {df!r}, which comes from {node}; the operator must have side outputs or "
-        'late="emit", and its results must not be combined or aggregated before'
+        f"{_WANTED}, got {df!r}, which comes from {node}; the operator must have side outputs, "
+        'late="emit" or errors="emit", and its results must not be combined or aggregated before'
     )
 
 
@@ -88,6 +88,54 @@ def late_rows(df: DataFrame) -> DataFrame:
     if LATE_ROWS not in _tags(outputs).names:
         raise ArgumentValueError(f'df must be the result of an operator with late="emit", got {df!r}')
     return _field(outputs, LATE_ROWS).select("value.*").alias(ASIDE)  # behind the operator's watermark
+
+
+def dead_letters(df: DataFrame) -> DataFrame:
+    """Return the rows and timers for which a function raised an exception, with ``errors="emit"``.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        The result of `process`, `process_two`, `process_broadcast`, `process_all` or `async_map`, or of
+        `with_side_outputs`, also after ``where()``, ``select()``, ``withColumn()`` or ``alias()``.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        - ``rule``: the name of the rule, in the result of `process_all` alone
+        - ``key``: a struct of the key columns
+        - ``call``: the method, such as "process_element" or "on_timer"
+        - ``timestamp``: the time of the row or timer in epoch ms; null for a row without event time
+        - ``timer``: the name of the timer, if it has one
+        - ``input``: the row, a struct of the columns of the operator's input (of two inputs, of the structs
+          ``left`` and ``right``, one of which is null); null for a timer
+        - ``broadcast``: the row that goes to all keys, in the result of `process_broadcast` alone
+        - ``error``, ``trace``: the exception with its message, and where it was raised
+
+        Of `async_map` there are ``input``, ``error`` and ``trace``.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentValueError
+        If the operator does not have ``errors="emit"``, or `df` combines or aggregates results.
+
+    Notes
+    -----
+    As for `side_output`, two queries run the operator twice; `with_side_outputs` has dead letters for one
+    query.
+
+    Examples
+    --------
+    ::
+
+        counts = timerheap.spark.process(df, "user", Counts(), schema, "at", errors="emit", ...)
+        letters = timerheap.spark.dead_letters(counts)
+        again = letters.where("call = 'process_element'").select("input.*")
+    """
+    outputs = outputs_of(data_frame("df", df))
+    if LETTERS not in _tags(outputs).names:
+        raise ArgumentValueError(f'df must be the result of an operator with errors="emit", got {df!r}')
+    return _field(outputs, LETTERS).select("value.*")
 
 
 def _tags(outputs: DataFrame) -> StructType:
@@ -167,7 +215,8 @@ def with_side_outputs(df: DataFrame) -> DataFrame:
     -------
     pyspark.sql.DataFrame
         The results, in which the column ``side_output`` is null, and the values of side outputs, in which it
-        is a struct with one field for each tag, and ``late_rows``, and all other columns are null.
+        is a struct with one field for each tag, ``late_rows`` and ``dead_letters``, and all other columns are
+        null.
 
     Examples
     --------

@@ -19,9 +19,11 @@ from timerheap._values import Misfit
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
+from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import KeyedRows, event_millis, view_of
 from timerheap.spark._columns import INPUT, SIDES, TIME
 from timerheap.spark._exchange.assigned_times import AssignedTimes
+from timerheap.spark._functions.dead_letters import Guard, letters_tag, with_letters
 from timerheap.spark._functions.function_kinds import work_of
 from timerheap.spark._plan.assemble import query_of
 from timerheap.spark._plan.build import NULL_MARK
@@ -252,11 +254,25 @@ class Inputs:
             PushedRows(found.rows, found.key, found.event_time, columns.assigner, found.ties, found.null_time)
         )
 
-    def query(self, function: Function, result: StructType, **options: Any) -> Query:
+    def query(
+        self,
+        function: Function,
+        result: StructType,
+        *,
+        guard: Guard | None,
+        side_outputs: tuple[OutputTag, ...],
+        **options: Any,
+    ) -> Query:
         """Return the query that runs a function on the inputs; `options` are those of `query_of`."""
         checked = [replace(each, strategy=_SILENT, channel=None) for each in self._checked]
         columns = columns_of_two(*checked) if len(checked) == 2 else {}
-        return query_of(work_of(function), result, *checked, **columns, **options)
+        tag, row = None, columns.get("late_row")
+        if guard is not None:
+            tag = letters_tag(checked[0], row, broadcast=options["broadcast"])
+        side_outputs = with_letters(side_outputs, tag)
+        return query_of(
+            work_of(function, guard), result, *checked, side_outputs=side_outputs, **columns, **options
+        )
 
     def hashed(self, number: int, rows: object, query: Query) -> KeyedRows:
         """Return the rows of an input as they reach a key group of the query."""

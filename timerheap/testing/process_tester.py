@@ -27,9 +27,10 @@ from timerheap.interval_join import IntervalJoin
 from timerheap.metrics import DistributionResult, Metrics
 from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import KeyedRows, event_times, narrow_column
-from timerheap.spark._columns import LATE_ROWS, SIDE_OUTPUT
+from timerheap.spark._columns import LATE_ROWS, LETTERS, SIDE_OUTPUT
 from timerheap.spark._compat import to_rows
 from timerheap.spark._exchange.placement import Placement
+from timerheap.spark._functions.dead_letters import DeadLetters, guard_of
 from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._functions.side_tags import side_tags
 from timerheap.spark._group import saving
@@ -178,6 +179,9 @@ class ProcessTester:
         in `timerheap.spark.process`, with `timerheap.spark.IfStored` around them if they stay.
     side_outputs : list of OutputTag, optional
         The side outputs of the function, as in `timerheap.spark.process`.
+    errors : {"raise", "emit"} or DeadLetters, default "raise"
+        What becomes of rows and timers for which the function raises an exception, as in
+        `timerheap.spark.process`; `dead_letters` returns them. Each push and each advance is a micro-batch.
 
     Attributes
     ----------
@@ -223,6 +227,7 @@ class ProcessTester:
         max_parallelism: int = 16,
         state_changes: Mapping[str, str | None] | IfStored | None = None,
         side_outputs: Sequence[OutputTag] | None = None,
+        errors: str | DeadLetters = "raise",
     ) -> None:
         sendable(function, *get_args(Function))
         if order is None and isinstance(function, IntervalJoin):
@@ -260,6 +265,7 @@ class ProcessTester:
             "max_parallelism": self._max_parallelism,
             "state_changes": changed_states(state_changes),
             "side_outputs": side_tags(side_outputs, function),
+            "guard": guard_of(errors),
             "broadcast": None if self._rules is None else self._rules.type,
         }
         self._hints = True  # whether nothing has been said of the order of rows
@@ -423,6 +429,12 @@ class ProcessTester:
         if LATE_ROWS not in self._sent:
             raise ArgumentValueError('late must be "emit" for a test that returns late rows')
         return list(self._sent[LATE_ROWS])
+
+    def dead_letters(self) -> list[Row]:
+        """Return the dead letters so far, with ``errors="emit"``, as `timerheap.spark.dead_letters` does."""
+        if LETTERS not in self._sent:
+            raise ArgumentValueError('errors must be "emit" for a test that returns dead letters')
+        return list(self._sent[LETTERS])
 
     @property
     def watermark(self) -> int:

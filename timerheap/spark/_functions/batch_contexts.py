@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from timerheap._row_context import WithoutStates
 from timerheap.errors import ArgumentTypeError
 from timerheap.functions import BatchProcessFunction, BatchTimerService
 from timerheap.spark._columns import shown_name
+from timerheap.spark._functions.revocable_states import Steps, restore_timers
 from timerheap.spark._functions.staged_timers import StagedTimers
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import JournalledTimers
@@ -31,6 +33,8 @@ class GroupTimerService(BatchTimerService):
     ) -> None:
         self._group = group
         self._too_early = too_early
+        self.steps: Steps | None = None  # receives how to take changes back
+        self._later: Steps = []  # what is staged when a call returns
         self.times: np.ndarray | None = None  # the event times of the rows or timers of a call
         self.watermark = watermark
         self.watermarks: np.ndarray | None = None  # of each row or timer, in event-time order
@@ -48,11 +52,33 @@ class GroupTimerService(BatchTimerService):
     ) -> np.ndarray:
         namespace, timestamps = self._namespace(name), millis("timestamps", timestamps)
         self._group.keys.expect(ids)
+        self._note(self._group.event_timers, timestamps, ids, namespace)
         new = self._group.event_timers.push_many(timestamps, ids, namespace)
         self._check(timestamps, self.times)
         if self.staged is not None:
-            self.staged.register(timestamps, ids, namespace, new)
+            self._stage(self.staged.register, timestamps, ids, namespace, new)
         return new
+
+    def _note(self, timers: JournalledTimers, *changed: Any) -> None:
+        if self.steps is not None:
+            restore_timers(timers, self.steps, changed)
+
+    def _stage(self, stage: Callable[..., None], timestamps: Any, ids: Any, *arguments: Any) -> None:
+        """Stage a change of timers, once the call has returned if it may be taken back."""
+        if self.steps is None:
+            stage(timestamps, ids, *arguments)
+        else:
+            known = ids is self._group.keys.at_hand  # the others may change until then
+            self._later.append((stage, np.array(timestamps), ids if known else np.array(ids), *arguments))
+
+    def end_call(self) -> None:
+        """Keep what a call has done."""
+        for stage, *arguments in self._later:
+            stage(*arguments)
+        self.forget_call()
+
+    def forget_call(self) -> None:
+        self._later.clear()
 
     def delete_event_time_timers(
         self, ids: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, *, name: str | None = None
@@ -60,7 +86,7 @@ class GroupTimerService(BatchTimerService):
         timestamps = None if timestamps is None else millis("timestamps", timestamps)
         deleted = self._delete(self._group.event_timers, ids, timestamps, name)
         if self.staged is not None and timestamps is not None:
-            self.staged.delete(timestamps, ids, deleted)
+            self._stage(self.staged.delete, timestamps, ids, deleted)
         return deleted
 
     def register_processing_time_timers(
@@ -69,6 +95,7 @@ class GroupTimerService(BatchTimerService):
         now = self.current_processing_time()
         namespace, timestamps = self._namespace(name), millis("timestamps", timestamps)
         self._group.keys.expect(ids)
+        self._note(self._group.processing_timers, timestamps, ids, namespace)
         new = self._group.processing_timers.push_many(timestamps, ids, namespace)
         self._check(timestamps, np.array([now]))
         return new
@@ -103,7 +130,9 @@ class GroupTimerService(BatchTimerService):
                 if timestamps is None
                 else f"timestamps must be left out for the timers with the name {name!r}, got {timestamps!r}"
             )
-        return timers.remove_many(0 if timestamps is None else timestamps, ids, self._namespace(name))
+        at, namespace = 0 if timestamps is None else timestamps, self._namespace(name)
+        self._note(timers, at, ids, namespace)
+        return timers.remove_many(at, ids, namespace)
 
 
 class BatchContext(WithoutStates, BatchProcessFunction.Context):

@@ -24,6 +24,7 @@ from timerheap.output_tag import is_tagged
 from timerheap.spark._arrow import KeyedRows, fitting, narrow
 from timerheap.spark._functions.batch_contexts import BatchContext, GroupTimerService
 from timerheap.spark._functions.expiry_clocks import GroupExpiryClock
+from timerheap.spark._functions.failed_calls import call_in_pieces
 from timerheap.spark._functions.function_runner import FunctionRunner
 from timerheap.spark._functions.function_work import FunctionWork
 from timerheap.spark._functions.rows_ahead import RowsAhead
@@ -42,6 +43,7 @@ class BatchRunner(FunctionRunner):
     """Runs one copy of a function, on many rows or timers at once."""
 
     fired_timers = 0
+    _returned = 0  # the number of rows and timers for which the function has returned
 
     def __init__(self, function: BatchProcessFunction, query: Query, max_parallelism: int) -> None:
         self._function = function
@@ -60,6 +62,9 @@ class BatchRunner(FunctionRunner):
         self._clock.begin(group, now)
         self._tables = self._states.bind(group)
         self._timers = GroupTimerService(group, group.watermark, now, self.rows_ahead.too_early)
+        self._timers.steps = self._states.steps
+        if self._failed is not None:
+            self._failed.begin(group, output)
         self._context.begin(group, self._timers)
         self._again = 0  # timers registered in place of those that have fired, since these last advanced
 
@@ -90,7 +95,7 @@ class BatchRunner(FunctionRunner):
                 fire_before(staged, of_keys, timestamps, self._fire_wave)
                 staged.begin_call(ids, of_keys)
                 timers.watermarks = staged.watermarks[of_keys] = watermarks[wave]
-                self._process(part.rows.slice(begin, end - begin), ids, timestamps)
+                self._process(part.rows.slice(begin, end - begin), ids, timestamps, of_keys)
             first = last
         self._context.ended = watermark == MAX_WATERMARK
         fire_rest(staged, self._fire_wave)
@@ -103,7 +108,7 @@ class BatchRunner(FunctionRunner):
         assert staged is not None
         staged.begin_call(due.key_hashes, numbers)
         self._timers.watermarks = staged.watermarks[numbers]
-        self._on_timers(self._group.event_timers, due, TimeDomain.EVENT_TIME, not staged.stalled)
+        self._on_timers(self._group.event_timers, due, TimeDomain.EVENT_TIME, not staged.stalled, numbers)
 
     def process(self, waiting: KeyedRows, watermark: int) -> None:
         """Process rows in the order of arrival, in one call unless they exceed an Arrow column."""
@@ -121,10 +126,78 @@ class BatchRunner(FunctionRunner):
             rows = narrow(part.rows.select(self._schema.names), self._schema)
             yield KeyedRows(rows, part.ids, part.timestamps)
 
-    def _process(self, rows: pa.RecordBatch, ids: np.ndarray, timestamps: np.ndarray) -> None:
+    def _process(
+        self,
+        rows: pa.RecordBatch,
+        ids: np.ndarray,
+        timestamps: np.ndarray,
+        numbers: np.ndarray | None = None,
+    ) -> None:
+        """Call the function with rows; `numbers` are those of their keys among the staged timers."""
+        if self._failed is None:
+            self._process_at_once(rows, ids, timestamps)
+            return
+
+        def call(piece: np.ndarray) -> None:
+            of_piece = rows if len(piece) == len(rows) else rows.take(pa.array(piece))
+            self._process_at_once(of_piece, ids[piece], timestamps[piece])
+
+        def letter(error: Exception, place: int) -> None:
+            at = timestamps[place].item() if self._timed else None
+            self._add_letter(error, "process_batch", ids[place], at, rows=rows.slice(place, 1))
+
+        self._call_in_pieces(ids, numbers, call, letter)
+
+    def _process_at_once(self, rows: pa.RecordBatch, ids: np.ndarray, timestamps: np.ndarray) -> None:
         self._begin_call(ids)
         self._timers.times = self._context.timestamps = timestamps if self._timed else None
         self._emit(self._function.process_batch, rows)
+
+    def _call_in_pieces(
+        self,
+        ids: np.ndarray,
+        numbers: np.ndarray | None,
+        call: Callable[[np.ndarray], None],
+        letter: Callable[[Exception, int], None],
+    ) -> None:
+        """Call the function with all rows or timers of these keys; where that raises, with fewer."""
+        failed, timers, watermarks = self._failed, self._timers, self._timers.watermarks
+        assert failed is not None
+
+        def attempt(piece: np.ndarray) -> None:
+            if numbers is not None:
+                assert timers.staged is not None
+                assert watermarks is not None
+                timers.watermarks = watermarks[piece]
+                timers.staged.begin_call(ids[piece], numbers[piece])
+            failed.mark()
+            call(piece)
+            timers.end_call()
+            failed.steps.clear()
+            self._returned += len(piece)
+
+        def take_back(error: Exception, place: int) -> None:
+            timers.forget_call()
+            if place < 0:
+                failed.take_back()
+            else:
+                letter(error, place)
+
+        call_in_pieces(len(ids), ids, attempt, take_back)
+
+    def _add_letter(
+        self,
+        error: Exception,
+        method: str,
+        id_: np.int64,
+        at: int | None,
+        *,
+        timer: str | None = None,
+        rows: pa.RecordBatch | None = None,
+    ) -> None:
+        assert self._failed is not None
+        of_key = np.array([id_])
+        self._failed.add(error, method, self._returned, of_key, [at], timers=[timer], rows=rows)
 
     def advance(self, watermark: int) -> None:
         self._timers.watermark = watermark
@@ -144,19 +217,33 @@ class BatchRunner(FunctionRunner):
             latest = max(latest, newest)
 
     def _on_timers(
-        self, timers: JournalledTimers, due: TimerBatch, domain: TimeDomain, advances: bool
+        self,
+        timers: JournalledTimers,
+        due: TimerBatch,
+        domain: TimeDomain,
+        advances: bool,
+        numbers: np.ndarray | None = None,
     ) -> None:
         """Call the function; `advances`: whether some timer is later than those before it."""
+        # `numbers` are those of the keys among the staged timers.
         # Raises RuntimeError if the function goes on registering timers in their place without an advance, or
         # after the end of the input, where there is no time to advance to.
         pending = len(timers.heap)
         self.fired_timers += len(due)
-        self._begin_call(due.key_hashes)
-        self._context.timestamps = due.timestamps
-        self._timers.times = due.timestamps if domain is TimeDomain.EVENT_TIME else None
-        self._context.domain = domain
-        names = partial(self._group.timer_names.names, due.namespaces)
-        self._emit(self._function.on_timers, DueTimers(due.timestamps, due.key_hashes, names))
+        if self._failed is None:
+            self._fire_at_once(due, domain)
+        else:
+
+            def letter(error: Exception, place: int) -> None:
+                (name,) = self._group.timer_names.names(due.namespaces[place : place + 1])
+                at = due.timestamps[place].item()
+                self._add_letter(error, "on_timers", due.key_hashes[place], at, timer=name)
+
+            def call(piece: np.ndarray) -> None:
+                columns = due.timestamps, due.key_hashes, due.namespaces
+                self._fire_at_once(TimerBatch(*(column[piece] for column in columns)), domain)
+
+            self._call_in_pieces(due.key_hashes, numbers, call, letter)
         registered, ended = len(timers.heap) - pending, self._context.ended
         if registered <= 0:
             return
@@ -169,6 +256,14 @@ class BatchRunner(FunctionRunner):
             key = self._group.keys.keys(due.key_hashes[:1]).to_pylist()[0]
             name = self._group.timer_names.names(due.namespaces[:1])[0]
             endless(self._function, key, due[0].timestamp, name, ended)
+
+    def _fire_at_once(self, due: TimerBatch, domain: TimeDomain) -> None:
+        self._begin_call(due.key_hashes)
+        self._context.timestamps = due.timestamps
+        self._timers.times = due.timestamps if domain is TimeDomain.EVENT_TIME else None
+        self._context.domain = domain
+        names = partial(self._group.timer_names.names, due.namespaces)
+        self._emit(self._function.on_timers, DueTimers(due.timestamps, due.key_hashes, names))
 
     def _begin_call(self, ids: np.ndarray) -> None:
         ids.setflags(write=False)

@@ -21,8 +21,10 @@ from timerheap.functions import (
     TimerService,
 )
 from timerheap.output_tag import OutputTag
+from timerheap.spark._functions.dead_letters import Guard
 from timerheap.spark._functions.expiry_clocks import GroupExpiryClock
 from timerheap.spark._functions.function_work import FunctionWork
+from timerheap.spark._functions.revocable_states import Steps
 from timerheap.spark._functions.row_runner import RowRunner
 from timerheap.spark._functions.state_handles import GroupRuntimeContext
 from timerheap.spark._functions.wrapped_functions import WrappedFunction
@@ -66,6 +68,10 @@ class _BroadcastStates:
         self._context = GroupRuntimeContext(key, max_parallelism, broadcast=True)
         self._context.clock = self._clock = _BroadcastClock()
         self._states: dict[str, MapState] = {}
+
+    def guard(self, steps: Steps | None) -> None:
+        """Have changes of states leave steps that take them back."""
+        self._context.steps = steps
 
     def bind(self, group: KeyGroup, now: int | None) -> None:
         self._clock.begin(group, now)
@@ -147,6 +153,10 @@ class BroadcastRunner(RowRunner):
         self._context.states = _BroadcastStates(max_parallelism)
         self._of_broadcast = _BroadcastContext(self, self._context)
 
+    def guard(self, guard: Guard, query: Query) -> None:
+        super().guard(guard, query)
+        self._context.states.guard(self._states.steps)
+
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
         super().begin(group, now, output)
         self._output = output
@@ -157,10 +167,19 @@ class BroadcastRunner(RowRunner):
         parts = (row_source(batch, self._broadcast_type).tolist() for batch in rows.to_batches())
         for row in chain.from_iterable(parts):
             try:
+                if self._failed is not None:
+                    self._failed.mark()
                 self._output.rows(records(name, self._process(row, self._of_broadcast)), name)
+                if self._failed is not None:
+                    self._failed.steps.clear()
             except Exception as e:
                 add_call(e, f"in {name}, row {row!r}")
-                raise
+                if self._failed is None:
+                    raise
+                given = pa.array([row], self._failed.type_of("broadcast"))
+                nobody = np.empty(0, np.int64)
+                self._failed.add(e, name, self._loop.calls, nobody, [None], broadcast=given)
+                self._current.current_key = None
 
     def apply_to_keyed_state(self, descriptor: StateDescriptor, call: Callable[[Any, Any], object]) -> None:
         state = self._states.get_any_state(descriptor)

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from timerheap.metrics import Metrics
+from timerheap.spark._functions.dead_letters import Guard
+from timerheap.spark._functions.failed_calls import FailedCalls
 from timerheap.spark._functions.rows_ahead import RowsAhead
 from timerheap.spark._functions.state_handles import GroupRuntimeContext
+from timerheap.spark._query import Query
 from timerheap.spark._worker.runner import Runner
 
 
@@ -17,6 +20,13 @@ class FunctionRunner(Runner):
     _function: Any
     _states: GroupRuntimeContext
     rows_ahead: RowsAhead
+    _failed: FailedCalls | None = None  # None: an error of the function ends the query
+
+    def guard(self, guard: Guard, query: Query) -> None:
+        """Have calls that raise an exception taken back, before the function is opened."""
+        self._states.metrics = Metrics()
+        self._failed = FailedCalls(guard, query, self._states.metrics)
+        self._states.steps = self._failed.steps
 
     @property
     def out_of_order_rows(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -16,6 +16,8 @@ from timerheap.functions import (
     Function,
 )
 from timerheap.spark._exchange.placement import Placement
+from timerheap.spark._functions.dead_letters import Guard
+from timerheap.spark._functions.function_runner import FunctionRunner
 from timerheap.spark._functions.state_handles import GroupRuntimeContext
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.layout import GroupLayout
@@ -49,9 +51,13 @@ class _AskedStates:
 
 @dataclass(frozen=True)
 class FunctionWork(KeyedWork):
-    """A function to run; a kind of function has a class of its own, which says what runs it."""
+    """A function to run; a kind of function has a class of its own, which says what runs it.
+
+    guard: what becomes of calls that raise an exception; None: they end the query
+    """
 
     function: Function
+    guard: Guard | None = field(default=None, kw_only=True)
     context_class: ClassVar[type[GroupRuntimeContext]] = GroupRuntimeContext
     runner_class: ClassVar[type[Any]]  # made with the function, the query and the number of key groups
 
@@ -82,10 +88,13 @@ class FunctionWork(KeyedWork):
                 "behind `if pyspark.TaskContext.get() is not None`.",
             )
             raise
-        return Rehearsal(context.metrics is not None, context.times_to_live(), states=asked.types)
+        has_metrics = context.metrics is not None or self.guard is not None
+        return Rehearsal(has_metrics, context.times_to_live(), states=asked.types)
 
     def runner(self, query: Query, placement: Placement) -> Runner:
-        runner: Runner = self.runner_class(self.function, query, placement.max_parallelism)
+        runner: FunctionRunner = self.runner_class(self.function, query, placement.max_parallelism)
+        if self.guard is not None:
+            runner.guard(self.guard, query)
         return runner
 
 

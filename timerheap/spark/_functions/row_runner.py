@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
@@ -15,11 +16,13 @@ from timerheap._native._core import CurrentKey, KnownKeys, RowLoop, RowSource
 from timerheap._row_context import RowFunctionContext
 from timerheap.functions import KeyedProcessFunction
 from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._functions.dead_letters import Guard
 from timerheap.spark._functions.expiry_clocks import RowExpiryClock
 from timerheap.spark._functions.function_runner import FunctionRunner
 from timerheap.spark._functions.function_work import FunctionWork
 from timerheap.spark._functions.rows_ahead import RowsAhead
 from timerheap.spark._functions.state_handles import RowRuntimeContext
+from timerheap.spark._functions.wrapped_functions import Tagged
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import due_keys
 from timerheap.spark._group.user_states import UserState
@@ -27,6 +30,7 @@ from timerheap.spark._memory.id_table import distinct_ids
 from timerheap.spark._python_rows import changeable_class
 from timerheap.spark._query import Query
 from timerheap.spark._row_objects import RowSources, row_source
+from timerheap.spark._worker.errors import add_call
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
@@ -89,6 +93,24 @@ class RowRunner(FunctionRunner):
     def fired_timers(self) -> int:
         return self._loop.fired
 
+    def guard(self, guard: Guard, query: Query) -> None:
+        super().guard(guard, query)
+        assert self._failed is not None
+        self._loop.guard(self._failed.steps, self._fail)
+
+    def _fail(self, error: Exception, method: str, rows: RowSource | None, place: int) -> None:
+        """Take the call of a row, or of a timer, back."""
+        assert self._failed is not None
+        context, row = self._context, None
+        id_, at, timer = self._current.current_key, context.timestamp(), context.timer_name()
+        add_call(error, f"in {method}, key {context.get_current_key()!r}, timestamp {at}")
+        if rows is not None:
+            row = self._batch.slice(place, 1)
+            method = self._function.method_of(row) if isinstance(self._function, Tagged) else method
+        of_key = np.array([id_], np.int64)
+        self._failed.add(error, method, self._loop.calls, of_key, [at], timers=[timer], rows=row)
+        self._current.current_key = id_
+
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
         # What is known of a few keys is of use again if the group has not been saved since.
         numbers = self._current.numbers
@@ -96,7 +118,9 @@ class RowRunner(FunctionRunner):
             self._current.renumber()
         self._last = self._group = group
         self._now = now
-        self._context.send = output.side
+        self._context.send = output.side if self._failed is None else self._failed.send
+        if self._failed is not None:
+            self._failed.begin(group, output)
         self._rows: list[tuple[np.ndarray, RowSource]] = []  # whose keys are not in `_seen`
         self._seen = KnownKeys()
         self._ahead = KnownKeys()  # of some timers that may fire
@@ -106,10 +130,14 @@ class RowRunner(FunctionRunner):
         if now is None and len(group.processing_timers.heap):
             no_processing_time()
         self._context.names = group.timer_names
-        self._event_timers = KeyTimers(group.event_timers, self._current, group.timer_names)
+        self._event_timers, processing_timers = (
+            KeyTimers(timers, self._current, group.timer_names)
+            for timers in (group.event_timers, group.processing_timers)
+        )
+        self._event_timers.steps = processing_timers.steps = self._states.steps
         self._service.bind_group(
             self._event_timers,
-            KeyTimers(group.processing_timers, self._current, group.timer_names),
+            processing_timers,
             max(group.watermark - self._timers_wait, MIN_WATERMARK),
             now,
         )
@@ -138,10 +166,13 @@ class RowRunner(FunctionRunner):
         self._loop.advance_clock(now)
         self._clock.purge(False, now)
 
+    _batch: pa.RecordBatch  # the rows of the current calls
+
     def _prepare(self, waiting: KeyedRows) -> RowSource:
         """Return the rows; announce their keys to the states."""
         rows = self.sources.of(waiting, self._row_type, self._key)
         self._rows.append((waiting.ids, rows))
+        self._batch = waiting.rows
         if self._state_tables:
             self._announce(distinct_ids(waiting.ids))
         return rows

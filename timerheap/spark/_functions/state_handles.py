@@ -23,6 +23,7 @@ from timerheap.functions import (
 )
 from timerheap.spark._arrow import narrow_column, wide
 from timerheap.spark._functions.expiry_clocks import GroupExpiryClock
+from timerheap.spark._functions.revocable_states import Steps, revocable
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.user_states import UserState
 from timerheap.spark._group.value_state import StateTable
@@ -63,9 +64,11 @@ class GroupRuntimeContext(KeyedRuntimeContext):
 
     keys: holds the id of the current key
     broadcast: whether the states are broadcast states
+    steps: receives how to take each change of a state back; None in place of that
     """
 
     group: KeyGroup
+    steps: Steps | None = None
 
     def __init__(self, keys: CurrentKey, max_parallelism: int, *, broadcast: bool = False) -> None:
         super().__init__(keys, ArrowTypes(changeable_row, Row), max_parallelism)
@@ -77,7 +80,8 @@ class GroupRuntimeContext(KeyedRuntimeContext):
         return self.bind_backend(self)
 
     def contents_of(self, name: str, shape: str, types: tuple[pa.DataType, ...]) -> UserState:
-        return self.group.state(name, shape, CONTENTS[shape](*types), broadcast=self._broadcast)
+        table = self.group.state(name, shape, CONTENTS[shape](*types), broadcast=self._broadcast)
+        return table if self.steps is None else revocable(table, self.steps)
 
     def _bind(self, contents: KeyedContents, backend: StateBackend) -> Any:
         table = super()._bind(contents, backend)
@@ -100,6 +104,7 @@ class RowRuntimeContext(GroupRuntimeContext):
         if getattr(state_descriptor, "ttl_config", None) is not None:
             return self._value_state(ValueHandle, state_descriptor)
         state = self._value_state(KeyValueState, state_descriptor)
+        state.steps = self.steps
         if self._backend is not None:
             state.bind_table()
         return state

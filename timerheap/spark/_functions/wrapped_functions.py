@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
+
 from timerheap._values import records
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import (
@@ -41,3 +43,7 @@ class Tagged(WrappedFunction):
         if value[INPUT]:
             return records("process_element2", self.function.process_element2(value[SIDES[1]], ctx))
         return records("process_element1", self.function.process_element1(value[SIDES[0]], ctx))
+
+    def method_of(self, row: pa.RecordBatch) -> str:
+        """Return the name of the method that takes a row."""
+        return f"process_element{row.column(INPUT)[0].as_py() + 1}"

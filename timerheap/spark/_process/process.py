@@ -16,6 +16,7 @@ from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, Ke
 from timerheap.interval_join import IntervalJoin
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import INPUT, KEPT, KEY, SIDES, TIME, computed_name, shown_name
+from timerheap.spark._functions.dead_letters import DeadLetters, guard_of, letters_tag, with_letters
 from timerheap.spark._functions.function_kinds import work_of
 from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._functions.side_tags import side_tags
@@ -50,6 +51,7 @@ def process(
     state_changes: Mapping[str, str | None] | IfStored | None = None,
     initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
+    errors: str | DeadLetters = "raise",
     real_time: bool = False,
     name: str | None = None,
 ) -> DataFrame:
@@ -127,6 +129,10 @@ def process(
     side_outputs : list of OutputTag, optional
         The side outputs of the function, which `timerheap.spark.side_output` returns. By default those tags
         that are attributes of the function, and globals and closures of its methods.
+    errors : {"raise", "emit"} or DeadLetters, default "raise"
+        What becomes of a row or timer for which the function raises an exception. "raise": the query fails.
+        "emit": what the call has done is taken back, `timerheap.spark.dead_letters` returns the row or timer
+        with its error, and the others go on; a `DeadLetters` also says how many errors end the query.
     real_time : bool
         Whether a stream runs in Spark's real-time mode, experimental: timers fire within milliseconds. Start
         it with `timerheap.spark.start_real_time`. Without a channel, each task of the source has a watermark
@@ -182,6 +188,7 @@ def process(
         *given,
         order=order,
         late=late,
+        errors=errors,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         state_changes=state_changes,
@@ -206,19 +213,26 @@ def planned(
     *,
     order: object,
     late: object,
+    errors: object = None,
+    side_outputs: tuple[OutputTag, ...] = (),
     state_changes: object = None,
+    broadcast: StructType | None = None,
     **fields: Any,
 ) -> tuple[Query, DataFrame]:
     """Return the query that runs a checked function on one input, and the rows with their marks."""
     rows, grouping = ungrouped("df", df, "key", key)
     source = Input.checked(Columns("df", rows), grouping, event_time, watermark, order=order, late=late)
+    guard = guard_of(errors)
+    tag = None if guard is None else letters_tag(source, broadcast=broadcast)
     query = query_of(
-        work_of(function),
+        work_of(function, guard),
         parsed_schema(output_schema),
         source,
         order=order,
         late=late,
         state_changes=changed_states(state_changes),
+        side_outputs=with_letters(side_outputs, tag),
+        broadcast=broadcast,
         **fields,
     )
     return query, marked(source)
@@ -240,6 +254,7 @@ def process_two(
     state_changes: Mapping[str, str | None] | IfStored | None = None,
     initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
+    errors: str | DeadLetters = "raise",
     name: str | None = None,
 ) -> DataFrame:
     """Run a two-input process function on two streaming, or two batch, DataFrames.
@@ -275,6 +290,8 @@ def process_two(
         As in `process`.
     late : {"drop", "emit"}, optional
         As in `process`; late rows have the columns ``left`` and ``right``, one of which is null.
+    errors : {"raise", "emit"} or DeadLetters, default "raise"
+        As in `process`; so has the column ``input`` of dead letters.
     name : str, optional
         Name of the operator, by which its metrics are reported and its state is found when a changed query
         continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
@@ -302,8 +319,10 @@ def process_two(
     one.expect_to_match(two)
     columns = columns_of_two(one, two)
     both = tagged(0, one, two, columns["rows"]).unionAll(tagged(1, two, one, columns["rows"]))
+    guard = guard_of(errors)
+    tag = None if guard is None else letters_tag(one, columns["late_row"])
     query = query_of(
-        work_of(function),
+        work_of(function, guard),
         parsed_schema(output_schema),
         one,
         two,
@@ -313,7 +332,7 @@ def process_two(
         max_parallelism=max_parallelism,
         **columns,
         state_changes=changed_states(state_changes),
-        side_outputs=side_tags(side_outputs, function),
+        side_outputs=with_letters(side_tags(side_outputs, function), tag),
         name=name,
     )
     return build(query, both, start=start_of(initial_state, both))
@@ -369,6 +388,7 @@ def process_broadcast(
     max_parallelism: int | None = None,
     state_changes: Mapping[str, str | None] | IfStored | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
+    errors: str | DeadLetters = "raise",
     name: str | None = None,
 ) -> DataFrame:
     """Run a function on rows by key, and on rows that go to all keys, of two streams or batch DataFrames.
@@ -387,6 +407,9 @@ def process_broadcast(
         As in `process`, of `df`. `rules` have no event time and do not hold back the watermark.
     state_changes, side_outputs : optional
         As in `process`. The state of a descriptor "limits" is called "broadcast:limits" in a checkpoint.
+    errors : {"raise", "emit"} or DeadLetters, default "raise"
+        As in `process`. A row of `rules` that raises is a dead letter of each key group where it does, in the
+        column ``broadcast``.
     name : str, optional
         Name of the operator, by which its metrics are reported and its state is found when a changed query
         continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
@@ -435,6 +458,7 @@ def process_broadcast(
         *given,
         order=order,
         late=late,
+        errors=errors,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         state_changes=state_changes,

@@ -15,6 +15,14 @@ from timerheap._arguments import instance
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import OURS, SIDE_OUTPUT
+from timerheap.spark._functions.dead_letters import (
+    DeadLetters,
+    Guard,
+    guard_of,
+    letters_tag,
+    with_letters,
+)
+from timerheap.spark._functions.function_work import FunctionWork
 from timerheap.spark._functions.side_tags import side_tags
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._plan.assemble import query_of
@@ -33,6 +41,7 @@ from timerheap.spark._rules.shown_results import shown_results
 from timerheap.spark._state.initial_contents import start_of
 from timerheap.spark._state.initial_state import InitialState
 from timerheap.spark._state.read_checkpoint import CheckpointState
+from timerheap.spark._worker.keyed_work import KeyedWork
 from timerheap.watermarks import WatermarkStrategy
 
 
@@ -50,6 +59,7 @@ def process_all(
     state_changes: Mapping[str, str | None] | IfStored | None = None,
     initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
+    errors: str | DeadLetters = "raise",
     name: str | None = None,
 ) -> DataFrame:
     """Run several functions and queries on the rows of one stream or batch DataFrame, which is read once.
@@ -80,6 +90,9 @@ def process_all(
         with that of their rule, as in the checkpoint.
     side_outputs : list of OutputTag, optional
         The side outputs of all functions, as in `process`. Rules may share one.
+    errors : {"raise", "emit"} or DeadLetters, default "raise"
+        As in `process`, for the functions of all rules; each counts its errors by itself. An error of a
+        `SqlRule` ends the query.
     name : str, optional
         Name of the operator, by which its metrics are reported and its state is found when a changed query
         continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
@@ -131,10 +144,12 @@ def process_all(
     functions = [rule.function for rule in checked.values() if isinstance(rule, Rule)]
     found = {name: rule_struct(name, plan) for name, plan in plans.items()}
     structs = {name: struct for name, struct in found.items() if struct is not None}
+    guard = guard_of(errors)
+    tag = None if guard is None else letters_tag(source, rules=True)
     if structs:
         source = replace(source, df=source.df.select("*", *structs.values()))
     query = query_of(
-        RulesWork({name: plan.work for name, plan in plans.items()}, _columns_of_rules(source, structs)),
+        RulesWork(_works(checked, plans, guard), _columns_of_rules(source, structs)),
         StructType([StructField(name, plan.emitted) for name, plan in plans.items()]),
         source,
         order=order,
@@ -142,7 +157,7 @@ def process_all(
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         state_changes=_changes(state_changes, checked),
-        side_outputs=side_tags(side_outputs, *functions),
+        side_outputs=with_letters(side_tags(side_outputs, *functions), tag),
         own=(RuleTimersLayout(),),
         name=name,
     )
@@ -163,6 +178,17 @@ def _plans(rules: Mapping[str, RowsRule], source: Input, order: RowOrder) -> dic
         with in_rule(name):
             found[name] = rule._planned(source, order)
     return found
+
+
+def _works(
+    rules: Mapping[str, RowsRule], plans: Mapping[str, RulePlan], guard: Guard | None
+) -> dict[str, KeyedWork]:
+    """Return the work of each rule; with a guard, errors of functions become dead letters."""
+    works = {name: plan.work for name, plan in plans.items()}
+    for name, work in works.items():
+        if guard is not None and isinstance(rules[name], Rule) and isinstance(work, FunctionWork):
+            works[name] = replace(work, guard=replace(guard, rule=name))
+    return works
 
 
 def _columns_of_rules(source: Input, structs: Mapping[str, Column]) -> dict[str, RuleColumns]:

@@ -22,6 +22,21 @@ def add_call(error: BaseException, where: str) -> None:
     error.add_note(f"{_NOTE}{where}")
 
 
+def text_of(error: BaseException) -> tuple[str, list[str], str]:
+    """Return what an error says, what the user's code was called for, and the trace of the user's frames."""
+    found = TracebackException.from_exception(error)
+    others = (*_NOT_THE_USERS, _COMPILED)
+    users = [frame for frame in found.stack if not frame.filename.startswith(others)]
+    found.stack = StackSummary.from_list(users)
+    notes = found.__notes__ or []
+    where = [note.removeprefix(_NOTE) for note in notes if note.startswith(_NOTE)]
+    found.__notes__ = [note for note in notes if not note.startswith(_NOTE)]
+    if not where and found.stack:
+        where = [f"in {found.stack[0].name}"]
+    message = "".join(found.format_exception_only()).rstrip()
+    return message, where, "".join(found.format()).rstrip()
+
+
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """Raise an error of a function again: its message, what it was called for, and only the user's frames."""
@@ -30,15 +45,7 @@ def reported_errors() -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        found = TracebackException.from_exception(e)
-        others = (*_NOT_THE_USERS, _COMPILED)
-        users = [frame for frame in found.stack if not frame.filename.startswith(others)]
-        found.stack = StackSummary.from_list(users)
-        notes = found.__notes__ or []
-        where = [note.removeprefix(_NOTE) for note in notes if note.startswith(_NOTE)]
-        found.__notes__ = [note for note in notes if not note.startswith(_NOTE)]
-        if not where and not found.stack:
+        message, where, trace = text_of(e)
+        if not where:
             raise
-        where = where or [f"in {found.stack[0].name}"]
-        message = "".join(found.format_exception_only()).rstrip()
-        raise FunctionError("\n".join([message, *where, "".join(found.format()).rstrip()])) from None
+        raise FunctionError("\n".join([message, *where, trace])) from None

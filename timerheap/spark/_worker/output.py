@@ -43,6 +43,7 @@ class SideBuffer:
         self._checks = {field.name: checker(field.type) for field in tags}
         self._values: dict[str, list[Any]] = {field.name: [] for field in tags}
         self._tables: list[pa.Table] = []
+        self._marked = False
         self.nothing = pa.schema([(SIDE_OUTPUT, pa.struct(tags))]).empty_table()
 
     def add(self, tag: OutputTag, value: Any) -> None:
@@ -57,7 +58,7 @@ class SideBuffer:
             raise ArgumentValueError(
                 f"a value does not fit the type of the side output {tag_id!r}: {e}"
             ) from None
-        if len(values) >= self.most:
+        if len(values) >= self.most and not self._marked:
             self._gather(tag.tag_id)
 
     def add_batch(self, tag: OutputTag, batch: pa.RecordBatch) -> None:
@@ -77,6 +78,20 @@ class SideBuffer:
         what = f"a record batch of the side output {tag.tag_id!r} has"
         columns = [_cast_or_refuse(batch.column(child.name), child, what) for child in field.type]
         self._append(field, pa.StructArray.from_arrays(columns, fields=list(field.type)))
+
+    def mark(self) -> tuple[int, list[int]]:
+        """Return where the values end, for `rewind`."""
+        self._marked = True  # from now on values become columns between calls alone
+        for tag_id, values in self._values.items():
+            if len(values) >= self.most:
+                self._gather(tag_id)
+        return len(self._tables), [*map(len, self._values.values())]
+
+    def rewind(self, tables: int, lengths: list[int]) -> None:
+        """Remove the values that were added since a `mark`, the last one or an earlier one."""
+        del self._tables[tables:]
+        for values, length in zip(self._values.values(), lengths, strict=True):
+            del values[length:]
 
     def add_late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
         """Add late rows, and by how many ms each is late."""
@@ -234,6 +249,25 @@ class ResultBuffer:
             self._batches += pa.Table.from_arrays(columns, schema=self._schema).to_batches()
         else:
             self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def mark(self) -> tuple[Any, ...]:
+        """Return how to remove what is added from now on: a function and its arguments."""
+        main = len(self._batches), len(self.columns), len(self._others)
+        return self._rewind, *main, self._side.mark()
+
+    def _rewind(self, batches: int, columns: int, others: int, side: tuple[int, list[int]]) -> None:
+        self._side.rewind(*side)
+        if len(self._batches) == batches:
+            del self._others[others:]
+            self.columns.rewind(columns, bool(self._others))
+            return
+        self._gather()  # as has been done since then, or a record batch was added
+        left, kept = columns + others + sum(map(len, self._batches[:batches])), []
+        for batch in self._batches:
+            if left > 0:
+                kept.append(batch.slice(0, left))
+            left -= len(batch)
+        self._batches[:] = kept
 
     def _gather(self) -> None:
         if len(self.columns):

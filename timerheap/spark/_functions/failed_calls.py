@@ -1,0 +1,168 @@
+"""Calls of a function that have raised an exception: they are taken back, and become dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap.metrics import Counter, Metrics
+from timerheap.output_tag import OutputTag
+from timerheap.spark._arrow import narrow_column
+from timerheap.spark._columns import LETTERS
+from timerheap.spark._functions.dead_letters import RULE, Guard
+from timerheap.spark._functions.revocable_states import Steps, take_back
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._query import Query
+from timerheap.spark._worker.errors import add_call, text_of
+from timerheap.spark._worker.output import ResultBuffer
+
+_LONGEST = 10_000  # characters of an error, and of a trace
+_ENOUGH = 1_000  # rows and timers of a task, of which a share says something
+
+
+class FailedCalls:
+    """Takes calls back that have raised an exception, and emits what they were called for.
+
+    metrics: receives the number of dead letters
+    steps: how to take the current call back; it is empty between calls
+    """
+
+    def __init__(self, guard: Guard, query: Query, metrics: Metrics) -> None:
+        self._bound, self._rule = guard.bound, guard.rule
+        (tag,) = (tag for tag in query.side_outputs if tag.tag_id == LETTERS)
+        self._tag: OutputTag = tag
+        (self._type,) = (field.type for field in query.side_fields if field.name == LETTERS)
+        self._columns = list(query.late_columns)
+        self._counter = metrics.of(Counter, LETTERS)
+        self.steps: Steps = []
+        self._failed = self._in_a_row = self._returned = 0
+
+    def type_of(self, column: str) -> pa.DataType:
+        """Return the type of a column of dead letters."""
+        return self._type.field(column).type
+
+    def begin(self, group: KeyGroup, output: ResultBuffer) -> None:
+        """Begin a key group."""
+        self._group, self._output = group, output
+        self.steps.clear()
+
+    def take_back(self) -> None:
+        """Take the current call back."""
+        take_back(self.steps)
+
+    def send(self, tag: OutputTag, value: Any) -> None:
+        """Emit a value of a side output during a call."""
+        self.mark()
+        self._output.side(tag, value)
+
+    def mark(self) -> None:
+        """Have what is emitted from now on taken back with the call."""
+        self.steps.append(self._output.mark())
+
+    def add(
+        self,
+        error: Exception,
+        call: str,
+        returned: int,
+        ids: np.ndarray,
+        timestamps: Sequence[int | None],
+        *,
+        timers: Sequence[str | None] | None = None,
+        rows: pa.RecordBatch | None = None,
+        broadcast: pa.StructArray | None = None,
+    ) -> None:
+        """Take a call back and emit its rows or timers, n of one call; raise the error if there are too many.
+
+        call: the method
+        returned: for how many rows and timers the function has returned so far
+        ids: those of the keys, int64, shape (n,), or (0,) if the call was for no key
+        timers: the names of timers
+        rows, broadcast: those of the input, or those that go to all keys
+        """
+        take_back(self.steps)
+        n = len(timestamps)
+        self._count(error, call, returned, n)
+        message, _, trace = text_of(error)
+        texts = {"call": call, "error": _shown(message), "trace": _shown(trace)}
+        if self._rule is not None:
+            texts[RULE] = self._rule
+        columns: dict[str, pa.Array] = {name: pa.repeat(text, n) for name, text in texts.items()}
+        columns["timestamp"] = pa.array(timestamps, pa.int64())
+        columns["timer"] = pa.array([None] * n if timers is None else timers, pa.string())
+        if len(ids):
+            columns["key"] = _structs(self._group.keys.keys(ids), self._type.field("key").type)
+        if rows is not None:
+            columns["input"] = _structs(rows.select(self._columns), self._type.field("input").type)
+        if broadcast is not None:
+            columns["broadcast"] = broadcast
+        arrays = [columns[f.name] if f.name in columns else pa.nulls(n, f.type) for f in self._type]
+        letters = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self._type])
+        self._output.batch((self._tag, letters), call)
+
+    def _count(self, error: Exception, call: str, returned: int, n: int) -> None:
+        if returned != self._returned:
+            self._returned, self._in_a_row = returned, 0
+        self._in_a_row += n
+        self._failed += n
+        self._counter.inc(n)
+        bound, total = self._bound, self._failed + returned
+        if bound.in_a_row is not None and self._in_a_row >= bound.in_a_row:
+            add_call(
+                error,
+                f"in {call}, which has raised an error for {self._in_a_row:,} rows and timers in a row; "
+                f"DeadLetters(in_a_row={bound.in_a_row}) ends the query",
+            )
+            raise error
+        if bound.share is not None and total >= _ENOUGH and self._failed > bound.share * total:
+            add_call(
+                error,
+                f"in {call}; the function has raised an error for {self._failed:,} of {total:,} rows and "
+                f"timers; DeadLetters(share={bound.share}) ends the query",
+            )
+            raise error
+
+
+def call_in_pieces(
+    n: int, ids: np.ndarray, call: Callable[[np.ndarray], None], failed: Callable[[Exception, int], None]
+) -> None:
+    """Call with n rows or timers, given by their places; where that raises, with fewer, in halves.
+
+    A half has the rows of half of the keys, or of one key the first rows, and then the others.
+
+    failed: is called with the error of a call of one row, and its place; and with the others, and -1
+    """
+    pending = [np.arange(n)]
+    while pending:
+        piece = pending.pop()
+        try:
+            call(piece)
+        except Exception as error:
+            if len(piece) == 1:
+                failed(error, int(piece[0]))
+                continue
+            failed(error, -1)
+            pending += _halves(piece, ids)
+
+
+def _halves(piece: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the second and the first half."""
+    distinct, numbers = np.unique(ids[piece], return_inverse=True)
+    if len(distinct) == 1:
+        middle = len(piece) // 2
+        return piece[middle:], piece[:middle]
+    first = numbers < len(distinct) // 2
+    return piece[~first], piece[first]
+
+
+def _structs(rows: pa.RecordBatch, type_: pa.StructType) -> pa.StructArray:
+    """Return the rows as structs of a type, whose fields have names of their own."""
+    columns = [narrow_column(column, field.type) for column, field in zip(rows.columns, type_, strict=True)]
+    return pa.StructArray.from_arrays(columns, fields=list(type_))
+
+
+def _shown(text: str) -> str:
+    """Return a text that Arrow takes, and that is not too long."""
+    return text[:_LONGEST].encode("utf-8", "backslashreplace").decode()

@@ -18,9 +18,9 @@ Steps: TypeAlias = list[tuple[Any, ...]]
 
 def take_back(steps: Steps) -> None:
     """Take all steps, the last one first, and remove them."""
-    while steps:
-        call, *arguments = steps.pop()
-        call(*arguments)
+    for call, *arguments in steps[::-1]:
+        call(*arguments)  # which may add steps
+    steps.clear()
 
 
 class _Revocable:

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from itertools import chain
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import StructType
 
 from timerheap._values import detached
-from timerheap.async_io import AsyncFunction, AsyncRetryStrategy, AsyncWaitOperator, StreamRecord
+from timerheap.async_io import AsyncFunction, AsyncInput, AsyncRetryStrategy, AsyncWaitOperator, StreamRecord
 from timerheap.async_io.function import as_async_function, finished
 from timerheap.async_io.operator import QueueElement
 from timerheap.errors import ArgumentTypeError
 from timerheap.functions import RuntimeContext
+from timerheap.output_tag import OutputTag
+from timerheap.spark._columns import LETTERS
+from timerheap.spark._functions.guarded.dead_letters import (
+    DeadLetters,
+    Failures,
+    Guard,
+    guard_of,
+    letter_texts,
+)
 from timerheap.spark._row_objects import row_source
 from timerheap.spark._worker.output import ResultBuffer
 
 _LATENCY = 0.05  # seconds that a result waits for others, to be sent in one record batch
 _MAX_ROWS = 1_000  # per record batch
+_TAG = OutputTag(LETTERS, "null")  # the type is that of the rows
 
 
 def async_map(
@@ -37,6 +47,7 @@ def async_map(
     timeout: int | timedelta | str | None = None,
     ordered: bool = True,
     retry: AsyncRetryStrategy | None = None,
+    errors: str | DeadLetters = "raise",
 ) -> DataFrame:
     """Call an asynchronous function for each row of a streaming or batch DataFrame, many rows at a time.
 
@@ -68,6 +79,10 @@ def async_map(
         of completion, so that a slow call delays no other row.
     retry : AsyncRetryStrategy, optional
         Which failed calls are repeated, and when. Predicates on results receive the list of output rows.
+    errors : {"raise", "emit"} or DeadLetters, default "raise"
+        What becomes of a row for which the function, or its ``timeout``, raises an exception after all
+        retries. "raise": the query fails. "emit": `timerheap.spark.dead_letters` returns it; a `DeadLetters`
+        also says how many end the query, of one task and in the order of completion.
 
     Returns
     -------
@@ -107,14 +122,18 @@ def async_map(
     ``examples/async_http.py`` calls a web server with an AsyncFunction.
     """
     # Here, since workers import this module for `Mapper`.
+    from timerheap.spark._compat import to_arrow_type
+    from timerheap.spark._functions.guarded.letter_columns import row_letters, with_letter_column
     from timerheap.spark._functions.sendable import sendable
     from timerheap.spark._plan.named_columns import data_frame
+    from timerheap.spark._plan.outputs import results_of
     from timerheap.spark._plan.python_stage import map_batches
     from timerheap.spark._plan.schemas import arrow_schema, parsed_schema
 
     data_frame("df", df)
     arrow_schema("df", df.schema)
     result_type = df.schema if output_schema is None else parsed_schema(output_schema)
+    guard, letters = guard_of(errors), row_letters(df.schema)
     mapper = Mapper(
         function,
         df.schema,
@@ -123,9 +142,13 @@ def async_map(
         timeout=timeout,
         ordered=ordered,
         retry=retry,
+        guard=guard,
+        letters=to_arrow_type(letters),
     )
     sendable(function, object)
-    return map_batches(df, mapper, result_type)
+    if guard is None:
+        return map_batches(df, mapper, result_type)
+    return results_of(map_batches(df, mapper, with_letter_column(result_type, letters)))
 
 
 class Mapper:
@@ -133,6 +156,7 @@ class Mapper:
 
     function: maps a row to a row or a list of rows of the result
     row_type: type of the input
+    guard, letters: what becomes of calls that raise an exception, and the type of dead letters
     **options: options of `timerheap.async_io.AsyncWaitOperator`
     """
 
@@ -141,11 +165,17 @@ class Mapper:
         function: AsyncFunction[Row, Any] | Callable[[Row], Awaitable[Any]],
         row_type: StructType,
         schema: pa.Schema,
+        guard: Guard | None = None,
+        letters: pa.DataType | None = None,
         **options: Any,
     ) -> None:
-        self._operator = AsyncWaitOperator(_RowFunction(function, schema), **options)
+        called = _RowFunction(function, schema)
+        self._operator: AsyncWaitOperator[Row, Any] = (
+            AsyncWaitOperator(called, **options) if guard is None else _Guarded(guard, called, **options)
+        )
         self._row_type = row_type
         self._schema = schema
+        self._letters = [] if guard is None else [pa.field(LETTERS, letters)]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the results of a partition; read more rows only when all previous rows are in progress."""
@@ -155,12 +185,47 @@ class Mapper:
             return
         with closing(_Passage(self._operator).through(chain([first], read))) as parts:
             for results in parts:
-                output = ResultBuffer(self._schema)
-                output.rows(results, "function")
+                output = ResultBuffer(self._schema, self._letters)
+                for result in results:
+                    if isinstance(result, _Letter):
+                        output.side(_TAG, result)
+                    else:
+                        output.rows([result], "function")
                 yield from output.table().to_batches()
 
     def _rows(self, batch: pa.RecordBatch) -> list[Row]:
         return row_source(batch, self._row_type).tolist()
+
+
+class _Letter(NamedTuple):
+    """A row for which the function has raised an exception, among the results."""
+
+    row: Row
+    error: str
+    trace: str
+
+
+class _Guarded(AsyncWaitOperator[Row, Any]):
+    """Has a `_Letter` in place of the results of a row whose calls have raised an exception."""
+
+    def __init__(self, guard: Guard, function: _RowFunction, **options: Any) -> None:
+        super().__init__(function, **options)
+        self._bound = guard.bound
+
+    @asynccontextmanager
+    async def open(self, output: Callable[[QueueElement], object]) -> AsyncIterator[AsyncInput[Row, Any]]:
+        self._failures, self._returned = Failures(self._bound), 0
+        async with super().open(output) as stream:
+            yield stream
+
+    async def _results(self, value: Row) -> Iterable[Any]:
+        try:
+            results = await super()._results(value)
+        except Exception as error:
+            self._failures.add(error, "async_invoke", self._returned)
+            return [_Letter(value, *letter_texts(error))]
+        self._returned += 1
+        return results
 
 
 class _Passage:

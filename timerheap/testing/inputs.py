@@ -23,8 +23,9 @@ from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import KeyedRows, event_millis, view_of
 from timerheap.spark._columns import INPUT, SIDES, TIME
 from timerheap.spark._exchange.assigned_times import AssignedTimes
-from timerheap.spark._functions.dead_letters import Guard, letters_tag, with_letters
 from timerheap.spark._functions.function_kinds import work_of
+from timerheap.spark._functions.guarded.dead_letters import Guard
+from timerheap.spark._functions.guarded.letter_columns import letters_tag, with_letters
 from timerheap.spark._plan.assemble import query_of
 from timerheap.spark._plan.build import NULL_MARK
 from timerheap.spark._plan.computed_columns import Columns

@@ -30,7 +30,7 @@ from timerheap.spark._arrow import KeyedRows, event_times, narrow_column
 from timerheap.spark._columns import LATE_ROWS, LETTERS, SIDE_OUTPUT
 from timerheap.spark._compat import to_rows
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._functions.dead_letters import DeadLetters, guard_of
+from timerheap.spark._functions.guarded.dead_letters import DeadLetters, guard_of
 from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._functions.side_tags import side_tags
 from timerheap.spark._group import saving

@@ -20,7 +20,7 @@ from timerheap._row_context import WithoutStates
 from timerheap.errors import ArgumentTypeError
 from timerheap.functions import BatchProcessFunction, BatchTimerService
 from timerheap.spark._columns import shown_name
-from timerheap.spark._functions.revocable_states import Steps, restore_timers
+from timerheap.spark._functions.guarded.revocable_states import Steps, restore_timers
 from timerheap.spark._functions.staged_timers import StagedTimers
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import JournalledTimers

@@ -24,9 +24,9 @@ from timerheap.output_tag import is_tagged
 from timerheap.spark._arrow import KeyedRows, fitting, narrow
 from timerheap.spark._functions.batch_contexts import BatchContext, GroupTimerService
 from timerheap.spark._functions.expiry_clocks import GroupExpiryClock
-from timerheap.spark._functions.failed_calls import call_in_pieces
 from timerheap.spark._functions.function_runner import FunctionRunner
 from timerheap.spark._functions.function_work import FunctionWork
+from timerheap.spark._functions.guarded.failed_calls import call_in_pieces
 from timerheap.spark._functions.rows_ahead import RowsAhead
 from timerheap.spark._functions.staged_timers import StagedTimers, fire_before, fire_rest
 from timerheap.spark._functions.state_handles import BatchGroupRuntimeContext

@@ -21,10 +21,10 @@ from timerheap.functions import (
     TimerService,
 )
 from timerheap.output_tag import OutputTag
-from timerheap.spark._functions.dead_letters import Guard
 from timerheap.spark._functions.expiry_clocks import GroupExpiryClock
 from timerheap.spark._functions.function_work import FunctionWork
-from timerheap.spark._functions.revocable_states import Steps
+from timerheap.spark._functions.guarded.dead_letters import Guard
+from timerheap.spark._functions.guarded.revocable_states import Steps
 from timerheap.spark._functions.row_runner import RowRunner
 from timerheap.spark._functions.state_handles import GroupRuntimeContext
 from timerheap.spark._functions.wrapped_functions import WrappedFunction

@@ -10,7 +10,7 @@ from timerheap.functions import (
 )
 from timerheap.spark._functions.batch_runner import BatchWork
 from timerheap.spark._functions.broadcast_runner import Broadcasting, BroadcastWork
-from timerheap.spark._functions.dead_letters import Guard
+from timerheap.spark._functions.guarded.dead_letters import Guard
 from timerheap.spark._functions.row_runner import RowWork
 from timerheap.spark._functions.wrapped_functions import Tagged
 from timerheap.spark._worker.keyed_work import KeyedWork

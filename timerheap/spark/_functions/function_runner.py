@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from timerheap.metrics import Metrics
-from timerheap.spark._functions.dead_letters import Guard
-from timerheap.spark._functions.failed_calls import FailedCalls
+from timerheap.spark._functions.guarded.dead_letters import Guard
+from timerheap.spark._functions.guarded.failed_calls import FailedCalls
 from timerheap.spark._functions.rows_ahead import RowsAhead
 from timerheap.spark._functions.state_handles import GroupRuntimeContext
 from timerheap.spark._query import Query

@@ -16,8 +16,8 @@ from timerheap.functions import (
     Function,
 )
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._functions.dead_letters import Guard
 from timerheap.spark._functions.function_runner import FunctionRunner
+from timerheap.spark._functions.guarded.dead_letters import Guard
 from timerheap.spark._functions.state_handles import GroupRuntimeContext
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.layout import GroupLayout

@@ -16,10 +16,10 @@ from timerheap._native._core import CurrentKey, KnownKeys, RowLoop, RowSource
 from timerheap._row_context import RowFunctionContext
 from timerheap.functions import KeyedProcessFunction
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._functions.dead_letters import Guard
 from timerheap.spark._functions.expiry_clocks import RowExpiryClock
 from timerheap.spark._functions.function_runner import FunctionRunner
 from timerheap.spark._functions.function_work import FunctionWork
+from timerheap.spark._functions.guarded.dead_letters import Guard
 from timerheap.spark._functions.rows_ahead import RowsAhead
 from timerheap.spark._functions.state_handles import RowRuntimeContext
 from timerheap.spark._functions.wrapped_functions import Tagged

@@ -23,7 +23,7 @@ from timerheap.functions import (
 )
 from timerheap.spark._arrow import narrow_column, wide
 from timerheap.spark._functions.expiry_clocks import GroupExpiryClock
-from timerheap.spark._functions.revocable_states import Steps, revocable
+from timerheap.spark._functions.guarded.revocable_states import Steps, revocable
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.user_states import UserState
 from timerheap.spark._group.value_state import StateTable

@@ -16,8 +16,9 @@ from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, Ke
 from timerheap.interval_join import IntervalJoin
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import INPUT, KEPT, KEY, SIDES, TIME, computed_name, shown_name
-from timerheap.spark._functions.dead_letters import DeadLetters, guard_of, letters_tag, with_letters
 from timerheap.spark._functions.function_kinds import work_of
+from timerheap.spark._functions.guarded.dead_letters import DeadLetters, guard_of
+from timerheap.spark._functions.guarded.letter_columns import letters_tag, with_letters
 from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._functions.side_tags import side_tags
 from timerheap.spark._plan.assemble import query_of

@@ -15,14 +15,9 @@ from timerheap._arguments import instance
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import OURS, SIDE_OUTPUT
-from timerheap.spark._functions.dead_letters import (
-    DeadLetters,
-    Guard,
-    guard_of,
-    letters_tag,
-    with_letters,
-)
 from timerheap.spark._functions.function_work import FunctionWork
+from timerheap.spark._functions.guarded.dead_letters import DeadLetters, Guard, guard_of
+from timerheap.spark._functions.guarded.letter_columns import letters_tag, with_letters
 from timerheap.spark._functions.side_tags import side_tags
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._plan.assemble import query_of

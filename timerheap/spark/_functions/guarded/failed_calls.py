@@ -12,15 +12,11 @@ from timerheap.metrics import Counter, Metrics
 from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import narrow_column
 from timerheap.spark._columns import LETTERS
-from timerheap.spark._functions.dead_letters import RULE, Guard
-from timerheap.spark._functions.revocable_states import Steps, take_back
+from timerheap.spark._functions.guarded.dead_letters import RULE, Failures, Guard, letter_texts
+from timerheap.spark._functions.guarded.revocable_states import Steps, take_back
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
-from timerheap.spark._worker.errors import add_call, text_of
 from timerheap.spark._worker.output import ResultBuffer
-
-_LONGEST = 10_000  # characters of an error, and of a trace
-_ENOUGH = 1_000  # rows and timers of a task, of which a share says something
 
 
 class FailedCalls:
@@ -31,14 +27,14 @@ class FailedCalls:
     """
 
     def __init__(self, guard: Guard, query: Query, metrics: Metrics) -> None:
-        self._bound, self._rule = guard.bound, guard.rule
+        self._rule = guard.rule
         (tag,) = (tag for tag in query.side_outputs if tag.tag_id == LETTERS)
         self._tag: OutputTag = tag
         (self._type,) = (field.type for field in query.side_fields if field.name == LETTERS)
         self._columns = list(query.late_columns)
         self._counter = metrics.of(Counter, LETTERS)
         self.steps: Steps = []
-        self._failed = self._in_a_row = self._returned = 0
+        self._failures = Failures(guard.bound)
 
     def type_of(self, column: str) -> pa.DataType:
         """Return the type of a column of dead letters."""
@@ -84,9 +80,10 @@ class FailedCalls:
         """
         take_back(self.steps)
         n = len(timestamps)
-        self._count(error, call, returned, n)
-        message, _, trace = text_of(error)
-        texts = {"call": call, "error": _shown(message), "trace": _shown(trace)}
+        self._counter.inc(n)
+        self._failures.add(error, call, returned, n)
+        message, trace = letter_texts(error)
+        texts = {"call": call, "error": message, "trace": trace}
         if self._rule is not None:
             texts[RULE] = self._rule
         columns: dict[str, pa.Array] = {name: pa.repeat(text, n) for name, text in texts.items()}
@@ -101,28 +98,6 @@ class FailedCalls:
         arrays = [columns[f.name] if f.name in columns else pa.nulls(n, f.type) for f in self._type]
         letters = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self._type])
         self._output.batch((self._tag, letters), call)
-
-    def _count(self, error: Exception, call: str, returned: int, n: int) -> None:
-        if returned != self._returned:
-            self._returned, self._in_a_row = returned, 0
-        self._in_a_row += n
-        self._failed += n
-        self._counter.inc(n)
-        bound, total = self._bound, self._failed + returned
-        if bound.in_a_row is not None and self._in_a_row >= bound.in_a_row:
-            add_call(
-                error,
-                f"in {call}, which has raised an error for {self._in_a_row:,} rows and timers in a row; "
-                f"DeadLetters(in_a_row={bound.in_a_row}) ends the query",
-            )
-            raise error
-        if bound.share is not None and total >= _ENOUGH and self._failed > bound.share * total:
-            add_call(
-                error,
-                f"in {call}; the function has raised an error for {self._failed:,} of {total:,} rows and "
-                f"timers; DeadLetters(share={bound.share}) ends the query",
-            )
-            raise error
 
 
 def call_in_pieces(
@@ -161,8 +136,3 @@ def _structs(rows: pa.RecordBatch, type_: pa.StructType) -> pa.StructArray:
     """Return the rows as structs of a type, whose fields have names of their own."""
     columns = [narrow_column(column, field.type) for column, field in zip(rows.columns, type_, strict=True)]
     return pa.StructArray.from_arrays(columns, fields=list(type_))
-
-
-def _shown(text: str) -> str:
-    """Return a text that Arrow takes, and that is not too long."""
-    return text[:_LONGEST].encode("utf-8", "backslashreplace").decode()

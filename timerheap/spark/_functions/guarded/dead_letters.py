@@ -1,17 +1,15 @@
-"""What becomes of calls of a function that raise an exception: the option, and the side output of them."""
+"""What a user says of calls that raise an exception: whether they end the query, and how many of them do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql.types import LongType, StringType, StructField, StructType
-
 from timerheap._arguments import positive_int
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
-from timerheap.output_tag import OutputTag
-from timerheap.spark._columns import LETTERS, distinct, shown_name
-from timerheap.spark._compat import nullable
-from timerheap.spark._plan.inputs import Input
+from timerheap.spark._worker.errors import add_call, text_of
+
+_LONGEST = 10_000  # characters of an error, and of a trace
+_ENOUGH = 1_000  # rows and timers of a task, of which a share says something
 
 RULE = "rule"
 """The field that has the name of a rule, where there are some."""
@@ -76,36 +74,45 @@ def guard_of(errors: object) -> Guard | None:
     raise ArgumentTypeError(f"{wanted}, got {errors!r}")
 
 
-def letters_tag(
-    source: Input, row: StructType | None = None, *, broadcast: StructType | None = None, rules: bool = False
-) -> OutputTag:
-    """Return the tag of the side output of dead letters.
+class Failures:
+    """Counts the rows and timers of a task for which a function has raised an exception."""
 
-    source, row: the input, and the type of its rows if these are not those of the user
-    broadcast: that of the rows which go to all keys
-    rules: whether there are several functions, each with the name of its rule
-    """
-    fields = [StructField(RULE, StringType())] if rules else []
-    names = distinct(map(shown_name, source.key))
-    types = (source.df.schema[name].dataType for name in source.key)
-    key = StructType([*map(StructField, names, types)])
-    fields.append(StructField("key", nullable(key)))
-    fields.append(StructField("call", StringType()))
-    fields.append(StructField("timestamp", LongType()))
-    fields.append(StructField("timer", StringType()))
-    fields.append(StructField("input", nullable(row or source.rows)))
-    if broadcast is not None:
-        fields.append(StructField("broadcast", nullable(broadcast)))
-    fields += [StructField(name, StringType()) for name in ("error", "trace")]
-    return OutputTag(LETTERS, StructType(fields))
+    def __init__(self, bound: DeadLetters) -> None:
+        self._bound = bound
+        self._failed = self._in_a_row = self._returned = 0
+
+    def add(self, error: Exception, call: str, returned: int, n: int = 1) -> None:
+        """Count n more; raise the error if there are too many.
+
+        returned: for how many rows and timers the function has returned so far
+        """
+        if returned != self._returned:
+            self._returned, self._in_a_row = returned, 0
+        self._in_a_row += n
+        self._failed += n
+        bound, total = self._bound, self._failed + returned
+        if bound.in_a_row is not None and self._in_a_row >= bound.in_a_row:
+            add_call(
+                error,
+                f"in {call}, which has raised an error for {self._in_a_row:,} rows and timers in a row; "
+                f"DeadLetters(in_a_row={bound.in_a_row}) ends the query",
+            )
+            raise error
+        if bound.share is not None and total >= _ENOUGH and self._failed > bound.share * total:
+            add_call(
+                error,
+                f"in {call}; the function has raised an error for {self._failed:,} of {total:,} rows and "
+                f"timers; DeadLetters(share={bound.share}) ends the query",
+            )
+            raise error
 
 
-def with_letters(side_outputs: tuple[OutputTag, ...], tag: OutputTag | None) -> tuple[OutputTag, ...]:
-    """Return the side outputs of a query with that of dead letters, if it has one."""
-    if tag is None:
-        return side_outputs
-    if tag in side_outputs:
-        raise ArgumentValueError(
-            f'side_outputs must not have the id {LETTERS!r} with errors="emit"; rename it'
-        )
-    return (*side_outputs, tag)
+def letter_texts(error: Exception) -> tuple[str, str]:
+    """Return what a dead letter says of its error: the message, and the trace of the user's frames."""
+    message, _, trace = text_of(error)
+    return _shown(message), _shown(trace)
+
+
+def _shown(text: str) -> str:
+    """Return a text that Arrow takes, and that is not too long."""
+    return text[:_LONGEST].encode("utf-8", "backslashreplace").decode()

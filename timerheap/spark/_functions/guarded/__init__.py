@@ -1,0 +1,1 @@
+"""What becomes of calls of a function that raise an exception, with errors="emit"."""

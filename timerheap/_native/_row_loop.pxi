@@ -80,6 +80,7 @@ cdef class RowLoop:
     cdef readonly int64_t fired, calls
     cdef list steps  # how to take back what the current call has done, or None
     cdef object failed, mark
+    cdef Py_ssize_t kept  # the records in `columns` before the current call, or -1 if it has added none to them alone
     cdef int64_t wait, latest, allowed
     cdef int64_t again  # firings since `latest` that have registered a timer in place of theirs
     cdef object function, emit, find_key, event_time, processing_time
@@ -98,11 +99,12 @@ cdef class RowLoop:
     def guard(self, list steps not None, failed):
         """Have what a call does taken back if it raises an exception, and go on with the next call.
 
-        `steps` receives how, from states, timers and, when there is a result, from the method `mark` of the output of
-        `begin`; it is empty at the begin of a call. Then ``failed(error, method, rows, place)`` is called: the rows
-        and the place of one among them, or None and -1 of a timer. It has to empty `steps`, or to raise.
+        `steps` receives how, from states, timers and, when its method `rows` is called, from the output of `begin`,
+        whose ``mark(n)`` returns it: `n` is the number of records in its columns to go back to. It is empty at the
+        begin of a call. Then ``failed(error, method, rows, place)`` is called: the rows and the place of one among
+        them, or None and -1 of a timer. It has to empty `steps`, or to raise.
         """
-        self.steps, self.failed = steps, failed
+        self.steps, self.failed, self.kept = steps, failed, -1
 
     def begin(self, output, KnownKeys ahead not None, KnownKeys seen not None, find_key, int64_t wait=0):
         """Begin a key group.
@@ -112,7 +114,7 @@ cdef class RowLoop:
         waits in `replay` for rows that are later than it by up to `wait` ms.
         """
         self.emit, self.columns = output.rows, output.columns
-        self.mark = None if self.steps is None else output.mark
+        self.mark, self.kept = None if self.steps is None else output.mark, -1
         self.ahead, self.seen, self.find_key, self.wait = ahead, seen, find_key, wait
         self.context.domain, self.latest, self.again = self.event_time, INT64_MIN, 0
         self.context.begin_rows(None, False)
@@ -197,7 +199,7 @@ cdef class RowLoop:
                 if self.steps is None:
                     e.add_note(self.note("process_element"))
                     raise
-                self.failed(e, "process_element", rows, i)
+                self.fail(e, "process_element", rows, i)
             else:
                 if self.steps is not None:
                     self.end_call()
@@ -209,21 +211,38 @@ cdef class RowLoop:
         """Append records to the columns, and hand everything else to `emit`."""
         cdef RecordColumns columns
         if self.steps is not None:
-            self.steps.append(self.mark())
+            self.kept = self.columns.n
         if not PyGen_CheckExact(returned) and type(returned) is not list:
-            self.emit(returned, method)
-            return 0
+            return self.emit_rows(returned, method)
         for record in returned:
             columns = self.columns
             if not columns.append(record):
-                self.emit([record], method)
+                self.emit_rows([record], method)
+        return 0
+
+    cdef int emit_rows(self, object rows, str method) except -1:
+        """Hand rows to `emit`; before a call does so for the first time, keep how to take its results back."""
+        if self.kept >= 0:
+            self.steps.append(self.mark(self.kept))
+            self.kept = -1
+        self.emit(rows, method)
         return 0
 
     cdef int end_call(self) except -1:
         """Keep what a call has done."""
         self.calls += 1
+        self.kept = -1
         if self.steps:
-            self.steps.clear()
+            del self.steps[:]
+        return 0
+
+    cdef int fail(self, object error, str method, object rows, Py_ssize_t place) except -1:
+        """Take back what a call has done, and tell of it."""
+        cdef RecordColumns columns = self.columns
+        if self.kept >= 0:
+            columns.n = self.kept
+            self.kept = -1
+        self.failed(error, method, rows, place)
         return 0
 
     cdef str note(self, str method):
@@ -270,7 +289,7 @@ cdef class RowLoop:
                 if self.steps is None:
                     e.add_note(self.note("on_timer"))
                     raise
-                self.failed(e, "on_timer", None, -1)
+                self.fail(e, "on_timer", None, -1)
             else:
                 if self.steps is not None:
                     self.end_call()

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.metrics import DistributionResult
+from timerheap.spark._columns import LETTERS
 from timerheap.spark._compat import execution_of, on_connect
 from timerheap.spark._plan.observed_metrics import METRIC_MAP
 from timerheap.spark._query import DEFAULT_NAME
@@ -104,6 +105,14 @@ class Progress:
     channel_watermarks: dict[str, int]
     counters: dict[str, int]
     distributions: dict[str, DistributionResult]
+
+    @property
+    def dead_letters(self) -> int:
+        """The rows and timers of the micro-batch for which a function raised, with ``errors="emit"``.
+
+        The sum of the counters "dead_letters", of which each rule of `process_all` has one.
+        """
+        return sum(count for name, count in self.counters.items() if name.rpartition(".")[2] == LETTERS)
 
 
 def progress(query: StreamingQuery, operator: str = DEFAULT_NAME) -> Progress | None:

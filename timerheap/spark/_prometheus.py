@@ -50,6 +50,7 @@ _COUNTERS = {
     "fired_timers": "The timers that have fired.",
     "late_rows": "The rows behind the watermark.",
     "dropped_rows": "The late rows that were dropped.",
+    "dead_letters": "The rows and timers for which a function has raised an exception.",
     "null_time_rows": "The rows that were dropped since their event time is null.",
     "ahead_rows": "The rows too far ahead of the clock.",
     "out_of_order_rows": "The rows that were processed ahead of a timer that was due before them.",

@@ -58,7 +58,7 @@ def test_a_query_goes_on_in_micro_batches_and_back(seen: dict[str, Any]) -> None
     assert seen["back"] == [["f", 60_500, 2]]
 
 
-@pytest.mark.parametrize("part", ["columns", "sides", "lates", "clock", "tabled"])
+@pytest.mark.parametrize("part", ["columns", "sides", "letters", "lates", "clock", "tabled"])
 def test_other_functions_and_outputs_give_their_results(seen: dict[str, Any], part: str) -> None:
     assert seen[part] == seen[f"{part} wanted"]
 

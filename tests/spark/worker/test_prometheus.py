@@ -229,6 +229,15 @@ def test_queries_of_one_name_are_reported_together(
     assert (value("keys"), value("dropped_rows_total")) == (1, 1)
 
 
+def test_dead_letters_of_all_rules_are_one_number(told: tuple[PrometheusMetrics, CollectorRegistry]) -> None:
+    metrics, registry = told
+    run, operator = Told(metrics, "run", "jobs"), {"query": "jobs", "operator": "timerheap"}
+    run.started()
+    for counters in ({"rows": 1}, {"dead_letters": 3, "dead_letters of others": 9}, {"spikes.dead_letters": 2}):
+        run.batch(counters=counters)
+    assert registry.get_sample_value("timerheap_dead_letters_total", operator) == 5
+
+
 def test_a_name_may_come_after_an_idle_moment(told: tuple[PrometheusMetrics, CollectorRegistry]) -> None:
     """As for a listener that is added while a query runs."""
     metrics, registry = told

@@ -109,6 +109,15 @@ class Pauses(KeyedProcessFunction):
         yield result
 
 
+class Refuses(Pauses):
+    """The same, and raises an exception for a long text."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield from super().process_element(value, ctx)
+        if len(value.text) > 10:
+            raise ValueError(value.text)
+
+
 class PausesInColumns(BatchProcessFunction):
     """The same in columns."""
 
@@ -161,6 +170,7 @@ def pauses(
     initial_state: Any = None,
     event_time: Any = "at",
     watermark: Any = STRATEGY,
+    errors: Any = "raise",
 ) -> DataFrame:
     return timerheap.spark.process(
         rows,
@@ -171,6 +181,7 @@ def pauses(
         watermark=watermark,
         late="emit",
         side_outputs=[LONG],
+        errors=errors,
         real_time=real_time,
         initial_state=initial_state,
     )
@@ -249,6 +260,8 @@ class Child:
         self.start("columns", pauses(source.rows(), PausesInColumns()))
         sides = pauses(source.rows(), Pauses(self.folder / "sides"))
         self.start("sides", timerheap.spark.side_output(sides, LONG))
+        letters = pauses(source.rows(), Refuses(self.folder / "letters"), errors="emit")
+        self.start("letters", timerheap.spark.dead_letters(letters).select("input.text", "error"))
         lates = pauses(source.rows(), Pauses(self.folder / "lates"))
         self.start("lates", timerheap.spark.late_rows(lates).select("key", "at", "text"))
         idle = pauses(source.rows(), PausesInColumns(), watermark=STRATEGY.with_idleness("1 second"))
@@ -314,6 +327,7 @@ class Child:
         source.send(1, ("a", 5_000, "late"))  # behind the watermark of all, since it comes alone
         self.expect("columns", wanted)
         self.expect("sides", {("more than ten letters",)})
+        self.expect("letters", {("more than ten letters", "ValueError: more than ten letters")})
         self.expect("lates", {("a", 5000, "late")})
         echoes = {(key, at, 0) for key, at, _ in source.sent} | {(key, -1, 1) for key, _, _ in source.sent}
         self.expect("clock", echoes)

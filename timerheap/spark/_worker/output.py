@@ -250,10 +250,17 @@ class ResultBuffer:
         else:
             self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
-    def mark(self) -> tuple[Any, ...]:
-        """Return how to remove what is added from now on: a function and its arguments."""
-        main = len(self._batches), len(self.columns), len(self._others)
-        return self._rewind, *main, self._side.mark()
+    def mark(self, columns: int | None = None) -> tuple[Any, ...]:
+        """Return how to remove what is added from now on: a function and its arguments.
+
+        columns: the number of rows in `columns` to go back to, by default what there are
+        """
+        kept = len(self.columns) if columns is None else columns
+        return self._rewind, len(self._batches), kept, len(self._others), self._side.mark()
+
+    def mark_side(self) -> tuple[Any, ...]:
+        """Do the same for values of side outputs alone."""
+        return self._side.rewind, *self._side.mark()
 
     def _rewind(self, batches: int, columns: int, others: int, side: tuple[int, list[int]]) -> None:
         self._side.rewind(*side)

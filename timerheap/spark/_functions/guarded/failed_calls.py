@@ -51,7 +51,7 @@ class FailedCalls:
 
     def send(self, tag: OutputTag, value: Any) -> None:
         """Emit a value of a side output during a call."""
-        self.mark()
+        self.steps.append(self._output.mark_side())
         self._output.side(tag, value)
 
     def mark(self) -> None:

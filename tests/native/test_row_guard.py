@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,8 @@ def test_timers_and_values_are_as_before(seed: int) -> None:
     heap, changes = NamedTimerHeap(), TimerChanges()
     timers, service = RowTimers(heap, changes, keys, names), RowTimerService()
     service.bind(timers, timers, 0, 0)
-    values = RowValue(keys, None, int, 64, lambda: None)
+    codec = SimpleNamespace(encode=lambda value: value)  # only of None
+    values = RowValue(keys, codec, int, 64, lambda: None)
     cells = RowCells(keys.numbers, int, lambda ids: (np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)))
     values.bind(None, {}, {}, cells)
     steps: list[tuple[Any, ...]] = []

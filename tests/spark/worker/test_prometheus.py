@@ -233,7 +233,11 @@ def test_dead_letters_of_all_rules_are_one_number(told: tuple[PrometheusMetrics,
     metrics, registry = told
     run, operator = Told(metrics, "run", "jobs"), {"query": "jobs", "operator": "timerheap"}
     run.started()
-    for counters in ({"rows": 1}, {"dead_letters": 3, "dead_letters of others": 9}, {"spikes.dead_letters": 2}):
+    for counters in (
+        {"rows": 1},
+        {"dead_letters": 3, "dead_letters of others": 9},
+        {"spikes.dead_letters": 2},
+    ):
         run.batch(counters=counters)
     assert registry.get_sample_value("timerheap_dead_letters_total", operator) == 5
 

@@ -11,7 +11,6 @@ import pytest
 from timerheap import OutputTag
 from timerheap._native._core import (
     CurrentKey,
-    NamedTimerHeap,
     RecordColumns,
     RowCells,
     RowTimers,
@@ -19,6 +18,7 @@ from timerheap._native._core import (
     RowValue,
     TimerChanges,
 )
+from timerheap.spark._group.timers import JournalledTimers
 
 
 class Names:
@@ -41,7 +41,7 @@ def taken_back(steps: list[tuple[Any, ...]]) -> None:
 
 
 def test_find_many_has_the_times_of_timers_with_and_without_names() -> None:
-    heap = NamedTimerHeap()
+    heap = JournalledTimers(0).heap
     heap.push_many([5, 6, 7], [1, 1, 2], [0, 3, 3])
     at, found = heap.find_many([5, 6, 0, 0, 0], [1, 1, 1, 2, 9], [0, 0, 3, 3, 3])
     assert found.tolist() == [True, False, True, True, False]
@@ -65,7 +65,7 @@ def test_records_go_back_to_a_number() -> None:
 @pytest.mark.parametrize("seed", range(50))
 def test_timers_and_values_are_as_before(seed: int) -> None:
     choice, keys, names = np.random.default_rng(seed), CurrentKey(), Names()
-    heap, changes = NamedTimerHeap(), TimerChanges()
+    heap, changes = JournalledTimers(0).heap, TimerChanges()
     timers, service = RowTimers(heap, changes, keys, names), RowTimerService()
     service.bind(timers, timers, 0, 0)
     codec = SimpleNamespace(encode=lambda value: value)  # only of None
@@ -73,7 +73,7 @@ def test_timers_and_values_are_as_before(seed: int) -> None:
     cells = RowCells(keys.numbers, int, lambda ids: (np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)))
     values.bind(None, {}, {}, cells)
     steps: list[tuple[Any, ...]] = []
-    journal = NamedTimerHeap()  # as the journal of changes leaves it
+    journal = JournalledTimers(0).heap  # as the journal of changes leaves it
     for call in range(40):
         fails = call % 3 == 1
         timers.steps = values.steps = steps
@@ -100,12 +100,12 @@ def test_timers_and_values_are_as_before(seed: int) -> None:
             assert rows_of(journal) == rows_of(heap)
 
 
-def rows_of(heap: NamedTimerHeap) -> list[tuple[int, ...]]:
+def rows_of(heap: Any) -> list[tuple[int, ...]]:
     columns = heap.timestamps, heap.key_hashes, heap.namespaces
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def seen(heap: NamedTimerHeap, keys: CurrentKey, values: RowValue) -> tuple[Any, ...]:
+def seen(heap: Any, keys: CurrentKey, values: RowValue) -> tuple[Any, ...]:
     found = []
     for key in range(3):
         keys.current_key = key

@@ -22,7 +22,7 @@ def add_call(error: BaseException, where: str) -> None:
     error.add_note(f"{_NOTE}{where}")
 
 
-def text_of(error: BaseException) -> tuple[str, list[str], str]:
+def parts_of_error(error: BaseException) -> tuple[str, list[str], str]:
     """Return what an error says, what the user's code was called for, and the trace of the user's frames."""
     found = TracebackException.from_exception(error)
     others = (*_NOT_THE_USERS, _COMPILED)
@@ -45,7 +45,7 @@ def reported_errors() -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        message, where, trace = text_of(e)
+        message, where, trace = parts_of_error(e)
         if not where:
             raise
         raise FunctionError("\n".join([message, *where, trace])) from None

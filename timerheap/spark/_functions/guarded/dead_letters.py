@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from timerheap._arguments import positive_int
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
-from timerheap.spark._worker.errors import add_call, text_of
+from timerheap.spark._worker.errors import add_call, parts_of_error
 
 _LONGEST = 10_000  # characters of an error, and of a trace
 _ENOUGH = 1_000  # rows and timers of a task, of which a share says something
@@ -109,10 +109,10 @@ class Failures:
 
 def letter_texts(error: Exception) -> tuple[str, str]:
     """Return what a dead letter says of its error: the message, and the trace of the user's frames."""
-    message, _, trace = text_of(error)
-    return _shown(message), _shown(trace)
+    message, _, trace = parts_of_error(error)
+    return _cut(message), _cut(trace)
 
 
-def _shown(text: str) -> str:
+def _cut(text: str) -> str:
     """Return a text that Arrow takes, and that is not too long."""
     return text[:_LONGEST].encode("utf-8", "backslashreplace").decode()

@@ -119,10 +119,10 @@ def call_in_pieces(
                 failed(error, int(piece[0]))
                 continue
             failed(error, -1)
-            pending += _halves(piece, ids)
+            pending += _halved_by_key(piece, ids)
 
 
-def _halves(piece: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _halved_by_key(piece: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the second and the first half."""
     distinct, numbers = np.unique(ids[piece], return_inverse=True)
     if len(distinct) == 1:

@@ -64,18 +64,18 @@ class _RevocableLists(_Revocable):
 class _RevocableMaps(_Revocable):
     def put(self, key: int, entries: dict[Any, Any]) -> None:
         find = self._table.find
-        self._steps.append((self._put_back, key, [(entry, *find(key, entry)) for entry in entries]))
+        self._steps.append((self._put_entries_back, key, [(entry, *find(key, entry)) for entry in entries]))
         self._table.put(key, entries)
 
     def remove(self, key: int, entry: Any) -> None:
-        self._steps.append((self._put_back, key, [(entry, *self._table.find(key, entry))]))
+        self._steps.append((self._put_entries_back, key, [(entry, *self._table.find(key, entry))]))
         self._table.remove(key, entry)
 
     def remove_all(self, key: int) -> None:
         self._steps.append((self._fill, key, self.load(key)))  # the map itself: see `_RevocableLists.replace`
         self._table.remove_all(key)
 
-    def _put_back(self, key: int, entries: list[tuple[Any, bool, Any]]) -> None:
+    def _put_entries_back(self, key: int, entries: list[tuple[Any, bool, Any]]) -> None:
         """Put the entries back that were found, and remove the others."""
         for entry, found, value in entries:
             if found:
@@ -105,10 +105,10 @@ def restore_timers(timers: Any, steps: Steps, changed: Sequence[Any]) -> None:
     """Add a step that puts timers back as they are now: `changed` are timestamps, ids and a namespace."""
     timestamps, ids, namespace = np.broadcast_arrays(*changed)
     at, found = timers.heap.find_many(timestamps, ids, namespace)
-    steps.append((_put_back, timers, np.where(found, at, timestamps), ids.copy(), namespace, found))
+    steps.append((_put_timers_back, timers, np.where(found, at, timestamps), ids.copy(), namespace, found))
 
 
-def _put_back(
+def _put_timers_back(
     timers: Any, timestamps: np.ndarray, ids: np.ndarray, namespaces: np.ndarray, there: np.ndarray
 ) -> None:
     """Register the timers that were there, and delete the others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -87,6 +88,31 @@ def inspect(
         raise click.ClickException(message) from missing
     except (ValueError, OSError) as e:
         raise click.ClickException(printable(str(e))) from e
+
+
+@main.command()
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["yaml", "conf", "json"]),
+    default="conf",
+    show_default=True,
+    help="For a pipeline's specification, for spark-defaults.conf, or as JSON.",
+)
+def settings(form: str) -> None:
+    """Print the settings that Spark should have, for a file.
+
+    They are the same in any process. timerheap must be installed where Python workers run.
+    """
+    from timerheap.spark import settings as of_session
+
+    wanted = of_session(portable=True)
+    if form == "json":
+        click.echo(json.dumps(wanted, indent=2))
+    elif form == "yaml":
+        click.echo("configuration:\n" + "\n".join(f'  {name}: "{value}"' for name, value in wanted.items()))
+    else:
+        click.echo("\n".join(f"{name} {value}" for name, value in wanted.items()))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from timerheap.spark._changes.joins.join_changes import join_changes as join_cha
 from timerheap.spark._changes.tops.top_changes import top_changes as top_changes
 from timerheap.spark._continued.continue_from import continue_from as continue_from
 from timerheap.spark._functions.guarded.dead_letters import DeadLetters as DeadLetters
+from timerheap.spark._pipeline_table import pipeline_table as pipeline_table
 from timerheap.spark._plan.event_time import EventTime as EventTime
 from timerheap.spark._plan.inputs import RightInput as RightInput
 from timerheap.spark._plan.state_changes import IfStored as IfStored

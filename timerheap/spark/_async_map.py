@@ -23,6 +23,7 @@ from timerheap.errors import ArgumentTypeError
 from timerheap.functions import RuntimeContext
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import LETTERS
+from timerheap.spark._flows import in_flows
 from timerheap.spark._functions.guarded.dead_letters import (
     DeadLetters,
     Failures,
@@ -38,6 +39,7 @@ _MAX_ROWS = 1_000  # per record batch
 _TAG = OutputTag(LETTERS, "null")  # the type is that of the rows
 
 
+@in_flows
 def async_map(
     df: DataFrame,
     function: AsyncFunction[Row, Any] | Callable[[Row], Awaitable[Any]],

@@ -392,8 +392,13 @@ def calls_on_connect(df: Any) -> set[str]:
                 for each in value if hasattr(value, "append") or hasattr(value, "add") else [value]:
                     visit(each)
 
-    visit(df._plan.to_proto(df.sparkSession.client).root)
+    visit(plan_on_connect(df))
     return found
+
+
+def plan_on_connect(df: Any) -> Any:
+    """Return the plan of a DataFrame on Spark Connect, a message."""
+    return df._plan.to_proto(df.sparkSession.client).root
 
 
 def grouping_of(grouped: Any) -> tuple[DataFrame, str, list[Column]] | None:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timerheap.errors import ArgumentValueError
 from timerheap.spark._compat import environment_of_submit, jvm, local_cores, on_connect, spark_home
+from timerheap.spark._flows import client_in_pipeline
 from timerheap.spark._sockets import executor_variable, socket_directory
 
 _log = logging.getLogger("timerheap")
@@ -54,7 +55,7 @@ _FEWESTRECORDS = 10_000  # Spark's default; at 1,000 packing takes three times a
 NO_LIMIT = (1 << 31) - 1  # no limit
 
 
-def settings(*, real_time: bool = False) -> dict[str, str]:
+def settings(*, real_time: bool = False, portable: bool = False) -> dict[str, str]:
     """Return the settings that a session for timerheap should be built with.
 
     A setting that has been chosen already is left out, whatever its value: one in ``spark-defaults.conf``,
@@ -64,6 +65,11 @@ def settings(*, real_time: bool = False) -> dict[str, str]:
     ----------
     real_time : bool
         Whether queries run in real-time mode, too; see `timerheap.spark.start_real_time`.
+    portable : bool
+        Whether the settings are for a file, such as ``spark-defaults.conf`` or the ``configuration:`` of a
+        declarative pipeline, and so for processes to come. They are then the same everywhere: all of them,
+        whatever has been chosen, but for those of Unix sockets, whose directory is of this process alone. So
+        Spark uses TCP. ``python -m timerheap settings`` prints them. Not with `real_time`.
 
     Returns
     -------
@@ -121,6 +127,13 @@ def settings(*, real_time: bool = False) -> dict[str, str]:
         _ONE_DAEMON: "1",
     }
     ours |= _REAL_TIME if real_time else {}
+    if portable and real_time:
+        raise ArgumentValueError(
+            "portable must be False with real_time, got True: that mode needs Unix sockets, whose directory "
+            "is of one process; call settings(real_time=True) in the program that builds the session"
+        )
+    if portable:
+        return ours
     names = [*ours, _SOCKETS, _SOCKET_FILES]
     chosen = _chosen_settings(names)
     if hasattr(socket, "AF_UNIX") and not chosen.issuperset((_SOCKETS, _SOCKET_FILES)):
@@ -198,11 +211,22 @@ def check_settings(df: DataFrame) -> None:
         if provider is None or "RocksDB" not in provider:
             raise ArgumentValueError(
                 f"{_PROVIDER} must be the RocksDB state store's provider, since process() keeps state "
-                f"variables, got {provider}; build the session with timerheap.spark.settings(), or set it "
-                f'before the query starts: spark.conf.set("{_PROVIDER}", "{_ROCKSDB}")'
+                f"variables, got {provider}; {_how_to_set_it()}"
             )
     if slow := [*_slow_exchange(spark), *(_slow_state(spark) if df.isStreaming else ())]:
         _log.warning("slow Spark settings: %s", "; ".join(slow))
+
+
+def _how_to_set_it() -> str:
+    if client_in_pipeline() is not None:
+        return (
+            "write what `python -m timerheap settings --format yaml` prints into the pipeline's "
+            "specification, beside its name"
+        )
+    return (
+        "build the session with timerheap.spark.settings(), or set it before the query starts: "
+        f'spark.conf.set("{_PROVIDER}", "{_ROCKSDB}")'
+    )
 
 
 def check_real_time(spark: SparkSession, partitions: int) -> None:

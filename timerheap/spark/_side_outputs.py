@@ -10,6 +10,7 @@ from timerheap.errors import ArgumentValueError
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import ASIDE, LATE_ROWS, LETTERS, OUTPUTS, SIDE_OUTPUT
 from timerheap.spark._compat import analyzed, nodes_on_connect, of_plan, on_connect
+from timerheap.spark._flows import in_flows
 from timerheap.spark._plan.named_columns import data_frame, quoted
 
 _PASSING_EVERYWHERE = {"Project", "Filter", "SubqueryAlias"}
@@ -53,6 +54,7 @@ def _refusal(df: DataFrame, node: str) -> str:
     )
 
 
+@in_flows
 def late_rows(df: DataFrame) -> DataFrame:
     """Return the late rows of an operator that has ``late="emit"``.
 
@@ -149,6 +151,7 @@ def _field(outputs: DataFrame, name: str) -> DataFrame:
     return outputs.where(value.isNotNull()).select(value.alias("value"))
 
 
+@in_flows
 def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
     """Return what a function has sent to a side output.
 
@@ -203,6 +206,7 @@ def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
     return values.select("value.*") if isinstance(tags[tag.tag_id].dataType, StructType) else values
 
 
+@in_flows
 def with_side_outputs(df: DataFrame) -> DataFrame:
     """Return results, side outputs and late rows of an operator in one DataFrame, for one query.
 

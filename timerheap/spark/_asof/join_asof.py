@@ -14,6 +14,7 @@ from timerheap.spark._asof.asof_inputs import AsofArguments, AsofInputs
 from timerheap.spark._asof.newest_plan import UNMATCHED, newest_joined
 from timerheap.spark._asof.table_on_the_right import is_table, joined_with_table, table_inputs
 from timerheap.spark._changes.corrections import Corrections
+from timerheap.spark._flows import in_flows
 from timerheap.spark._plan.event_time import EventTime
 from timerheap.spark._plan.inputs import RightInput
 from timerheap.spark._plan.named_columns import ColumnOrName
@@ -22,6 +23,7 @@ from timerheap.spark._side_outputs import side_output
 from timerheap.watermarks import WatermarkStrategy
 
 
+@in_flows
 def join_asof(
     left: DataFrame | GroupedData,
     right: DataFrame | GroupedData | RightInput,
@@ -147,6 +149,7 @@ def join_asof(
     return newest_joined(inputs, arguments)
 
 
+@in_flows
 def unmatched_rows(df: DataFrame) -> DataFrame:
     """Return the rows of both inputs of a `join_asof` with ``unmatched="emit"`` that had no match.
 

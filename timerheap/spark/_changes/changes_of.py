@@ -12,6 +12,7 @@ from timerheap._arguments import positive
 from timerheap.spark._changes.guarantees import changelog_type
 from timerheap.spark._changes.upserts_runner import UpsertsWork
 from timerheap.spark._columns import added_name, shown_name
+from timerheap.spark._flows import in_flows
 from timerheap.spark._plan.assemble import query_of
 from timerheap.spark._plan.build import build
 from timerheap.spark._plan.computed_columns import Columns
@@ -23,6 +24,7 @@ from timerheap.spark._state.initial_state import InitialState
 from timerheap.spark._state.read_checkpoint import CheckpointState
 
 
+@in_flows
 def changes_of(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,

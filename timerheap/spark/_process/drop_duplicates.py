@@ -10,6 +10,7 @@ from pyspark.sql.types import LongType
 
 from timerheap._arguments import not_negative
 from timerheap.errors import ArgumentValueError
+from timerheap.spark._flows import in_flows
 from timerheap.spark._plan.build import build
 from timerheap.spark._plan.event_time import EventTime
 from timerheap.spark._plan.named_columns import ColumnOrName, data_frame, ungrouped
@@ -19,6 +20,7 @@ from timerheap.spark._query import nullable_arrow_schema
 from timerheap.watermarks import WatermarkStrategy
 
 
+@in_flows
 def drop_duplicates(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,

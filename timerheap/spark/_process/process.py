@@ -16,6 +16,7 @@ from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, Ke
 from timerheap.interval_join import IntervalJoin
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import INPUT, KEPT, KEY, SIDES, TIME, computed_name, shown_name
+from timerheap.spark._flows import in_flows
 from timerheap.spark._functions.function_kinds import work_of
 from timerheap.spark._functions.guarded.dead_letters import DeadLetters, guard_of
 from timerheap.spark._functions.guarded.letter_columns import letters_tag, with_letters
@@ -37,6 +38,7 @@ from timerheap.spark._state.read_checkpoint import CheckpointState
 from timerheap.watermarks import WatermarkStrategy
 
 
+@in_flows
 def process(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,
@@ -239,6 +241,7 @@ def planned(
     return query, marked(source)
 
 
+@in_flows
 def process_two(
     left: DataFrame | GroupedData,
     right: DataFrame | GroupedData | RightInput,
@@ -374,6 +377,7 @@ def tagged(number: int, side: Input, other: Input, rows: StructType, kept: Colum
     return marks.select(*columns, *others, *([] if kept is None else [kept.alias(KEPT)]))
 
 
+@in_flows
 def process_broadcast(
     df: DataFrame | GroupedData,
     rules: DataFrame,

@@ -14,6 +14,7 @@ from pyspark.sql.types import DataType, StructType
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.spark._columns import FOLLOWED, distinct
 from timerheap.spark._compat import on_connect, refuse_connect
+from timerheap.spark._flows import in_flows
 from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.assemble import key_groups
@@ -241,6 +242,7 @@ def _rehearsed(processor: StatefulProcessor, time_mode: TimeMode) -> _RecordingH
     return handle
 
 
+@in_flows
 def transform_with_state(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,
@@ -310,6 +312,7 @@ def transform_with_state(
     return run_processor("rows", *given, event_time_column_name, max_parallelism, name)
 
 
+@in_flows
 def transform_with_state_in_pandas(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,

@@ -15,6 +15,7 @@ from timerheap._arguments import instance
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import OURS, SIDE_OUTPUT
+from timerheap.spark._flows import in_flows
 from timerheap.spark._functions.function_work import FunctionWork
 from timerheap.spark._functions.guarded.dead_letters import DeadLetters, Guard, guard_of
 from timerheap.spark._functions.guarded.letter_columns import letters_tag, with_letters
@@ -40,6 +41,7 @@ from timerheap.spark._worker.keyed_work import KeyedWork
 from timerheap.watermarks import WatermarkStrategy
 
 
+@in_flows
 def process_all(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,
@@ -195,6 +197,7 @@ def _columns_of_rules(source: Input, structs: Mapping[str, Column]) -> dict[str,
     }
 
 
+@in_flows
 def rule_results(df: DataFrame, rule: str) -> DataFrame:
     """Return the results of one rule of `process_all`.
 

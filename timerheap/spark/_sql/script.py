@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from timerheap._arguments import instance
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
+from timerheap.spark._flows import in_flows
 from timerheap.spark._plan.named_columns import backticks
 from timerheap.spark._sql.options import SqlOptions
 from timerheap.spark._sql.plan.called_aggregates import checked_functions
@@ -22,6 +23,7 @@ from timerheap.watermarks import WatermarkStrategy
 _PROCTIME = re.compile(r"(?i)\s*PROCTIME\s*\(\s*\)\s*")
 
 
+@in_flows
 def sql_script(
     spark: SparkSession,
     script: str,

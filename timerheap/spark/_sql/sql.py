@@ -16,6 +16,7 @@ from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.output_tag import OutputTag
 from timerheap.spark._columns import CHANGE_TYPE
 from timerheap.spark._compat import on_connect
+from timerheap.spark._flows import in_flows
 from timerheap.spark._plan.named_columns import backticks, data_frame
 from timerheap.spark._plan.operator_names import checked_name, named_after
 from timerheap.spark._side_outputs import side_output
@@ -41,6 +42,7 @@ from timerheap.spark._sql.table_function import TableFunction
 from timerheap.watermarks import WatermarkStrategy
 
 
+@in_flows
 def sql(
     spark: SparkSession,
     query: str,
@@ -316,6 +318,7 @@ def _for_table(df: DataFrame, into: Sequence[str]) -> DataFrame:
     return df.toDF(*into, *changes)
 
 
+@in_flows
 def timed_out_matches(df: DataFrame) -> DataFrame:
     """Return the partial matches that WITHIN has ended, of a query with ``timed_out="emit"``.
 

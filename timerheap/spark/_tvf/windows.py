@@ -14,6 +14,7 @@ from timerheap._arguments import Length
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.spark._aggregates.spark_aggregates import UserAggregate, resolve_aggregate
 from timerheap.spark._changes.corrections import Corrections
+from timerheap.spark._flows import in_flows
 from timerheap.spark._plan.computed_columns import Columns
 from timerheap.spark._plan.event_time import EventTime
 from timerheap.spark._plan.named_columns import ColumnOrName, key_columns, quoted
@@ -39,6 +40,7 @@ class Windows:
             f".groupBy('key').agg({_example(name)})"
         )
 
+    @in_flows
     def groupBy(self, *keys: ColumnOrName) -> GroupedWindows:
         """Group by columns of atomic types and the window, or without columns by the window alone.
 
@@ -65,6 +67,7 @@ class GroupedWindows:
         """Count the rows of each key and window, in a column ``count``; the rest is as in `agg`."""
         return self.agg(F.count("*").alias("count"))
 
+    @in_flows
     def agg(self, *aggregates: Column | UserAggregate | dict[str, str]) -> DataFrame:
         """Compute aggregates of each key and window.
 
@@ -86,6 +89,7 @@ class GroupedWindows:
         """
         return self._plan(aggregates).result()
 
+    @in_flows
     def explain(self, *aggregates: Column | UserAggregate | dict[str, str]) -> None:
         """Print how `agg` computes these aggregates: which stage runs where, and which rows are late."""
         print(self._plan(aggregates))
@@ -112,6 +116,7 @@ def _example(name: str) -> str:
     return f"F.{known[name]}('column')" if name in known else "F.count('*').alias('rows')"
 
 
+@in_flows
 def tumble(
     df: DataFrame,
     time: ColumnOrName | EventTime | None,
@@ -182,6 +187,7 @@ def tumble(
     return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism, name))
 
 
+@in_flows
 def hop(
     df: DataFrame,
     time: ColumnOrName | EventTime | None,
@@ -220,6 +226,7 @@ def hop(
     return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism, name))
 
 
+@in_flows
 def cumulate(
     df: DataFrame,
     time: ColumnOrName | EventTime | None,
@@ -254,6 +261,7 @@ def cumulate(
     return Windows(Source.cut(df, time, make, watermark, time_zone, late, emit_every, max_parallelism, name))
 
 
+@in_flows
 def session(
     df: DataFrame,
     time: ColumnOrName | EventTime,

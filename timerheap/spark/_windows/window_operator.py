@@ -19,6 +19,7 @@ from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import map_type
 from timerheap.spark._columns import shown_name
 from timerheap.spark._compat import nullable, to_arrow_schema
+from timerheap.spark._flows import in_flows
 from timerheap.spark._functions.function_kinds import work_of
 from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._functions.side_tags import side_tags
@@ -73,6 +74,7 @@ class WindowedBy:
     allowed_lateness: int | timedelta | str = 0
 
 
+@in_flows
 def window_operator(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,

@@ -115,7 +115,8 @@ class Audit:
                 f"{now.operator!r}; if operators were added, removed or renamed, start with "
                 "timerheap.spark.continue_from(), which finds the state of each by its name"
             )
-        elif before is not None and before.partitions != now.partitions:  # Spark has repartitioned
+        self._never_saved = before is None  # unless Spark has repartitioned it, and then key groups are there
+        if before is not None and before.partitions != now.partitions:  # Spark has repartitioned
             before = None
         self._before = before
         self._partition = -1
@@ -153,6 +154,11 @@ class Audit:
     def ledger(self) -> Ledger:
         """Return the ledger to leave; raise DamagedCheckpointError if a key group is not what was saved."""
         before, partition = self._before, self._partition
+        if self._never_saved and partition >= 0 and not any(self._found.values()):
+            raise foreign(
+                f"no state of this operator in partition {partition} before micro-batch {self.batch}, as "
+                "where the query had one of Spark's own operators"
+            )
         groups = None if before is None else before.groups
         if partition < 0:
             partition = self.partition

@@ -11,12 +11,14 @@ from timerheap._arguments import positive
 from timerheap.spark._aggregates.spark_aggregates import UserAggregate
 from timerheap.spark._changes.aggregates.aggregate_changes_plan import aggregated_changes
 from timerheap.spark._changes.changes_inputs import ChangesInput
+from timerheap.spark._flows import in_flows
 from timerheap.spark._plan.named_columns import ColumnOrName
 from timerheap.spark._plan.state_changes import IfStored, changed_states
 from timerheap.spark._state.initial_state import InitialState
 from timerheap.spark._state.read_checkpoint import CheckpointState
 
 
+@in_flows
 def aggregate_changes(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None,

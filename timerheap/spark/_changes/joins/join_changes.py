@@ -12,12 +12,14 @@ from timerheap._arguments import positive
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
 from timerheap.spark._changes.joins.join_changes_inputs import JoinInputs
 from timerheap.spark._changes.joins.join_changes_plan import HOW, joined_by_key, joined_on
+from timerheap.spark._flows import in_flows
 from timerheap.spark._plan.inputs import RightInput
 from timerheap.spark._plan.named_columns import ColumnOrName
 from timerheap.spark._plan.operator_names import checked_name, named_after
 from timerheap.spark._plan.state_changes import IfStored
 
 
+@in_flows
 def join_changes(
     left: DataFrame | GroupedData,
     right: DataFrame | GroupedData | RightInput,

@@ -16,6 +16,7 @@ from timerheap.spark._changes.changes_inputs import ChangesInput, expect_kept_ty
 from timerheap.spark._changes.guarantees import changelog_type, unique_keys
 from timerheap.spark._changes.tops.ordered_rows import OrderBy, ordered_by
 from timerheap.spark._changes.tops.top_runner import TopWork
+from timerheap.spark._flows import in_flows
 from timerheap.spark._plan.assemble import query_of
 from timerheap.spark._plan.build import build
 from timerheap.spark._plan.computed_columns import Columns
@@ -25,6 +26,7 @@ from timerheap.spark._plan.state_changes import IfStored, changed_states
 _RANKS = ("row_number", "rank", "dense_rank")
 
 
+@in_flows
 def top_changes(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,

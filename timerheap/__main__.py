@@ -102,15 +102,24 @@ def inspect(
 def settings(form: str) -> None:
     """Print the settings that Spark should have, for a file.
 
-    They are the same in any process. timerheap must be installed where Python workers run.
+    They are the same in any process. In the specification of a pipeline Spark takes only those of a session;
+    the others, which make micro-batches faster, are comments there, for spark-defaults.conf or --conf.
+    timerheap must be installed where Python workers run.
     """
-    from timerheap.spark import settings as of_session
+    from timerheap.spark._settings import of_application
+    from timerheap.spark._settings import settings as of_session
 
     wanted = of_session(portable=True)
     if form == "json":
         click.echo(json.dumps(wanted, indent=2))
     elif form == "yaml":
-        click.echo("configuration:\n" + "\n".join(f'  {name}: "{value}"' for name, value in wanted.items()))
+        click.echo("configuration:")
+        for name, value in wanted.items():
+            click.echo(
+                f"  # in spark-defaults.conf: {name} {value}"
+                if of_application(name)
+                else f'  {name}: "{value}"'
+            )
     else:
         click.echo("\n".join(f"{name} {value}" for name, value in wanted.items()))
 

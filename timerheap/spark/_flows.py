@@ -3,8 +3,8 @@
 Spark refuses it for the sake of tables that a run has not made yet. But its server analyzes the input of a
 stateful Python operator itself when a flow is defined (``SparkConnectPlanner``), so that a table must exist
 by then. The functions of timerheap ask for schemas without saying that they are in a flow. Spark then takes
-their tables for tables of the catalog, and does not know that the flow comes after those that write them:
-each result has a condition, always true, that names the tables once more.
+their tables for tables of the catalog, and does not know that the flow comes after those that write them. So
+when a flow is defined, its plan gets a condition, always true, that names the tables once more.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ def in_flows(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
             return function(*args, **kwargs)
         with outside_of_flow(client):
             try:
-                result: Any = function(*args, **kwargs)
-                return _after_its_tables(result) if isinstance(result, DataFrame) else result
+                result = function(*args, **kwargs)
+                if isinstance(result, DataFrame):
+                    _expect_flow(result)
+                    _define_in_order(client)
+                return result
             except AnalysisException as e:
                 if e.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
                     raise
@@ -86,31 +89,61 @@ def outside_of_flow(client: Any) -> Iterator[None]:
         own.user_context_extensions = kept
 
 
-def _after_its_tables(result: DataFrame) -> DataFrame:
-    """Return a result in a plan from which Spark sees which tables of the pipeline come before."""
-    names: dict[str, None] = {}
+def _expect_flow(result: DataFrame) -> None:
+    """Raise an error for a result that a flow cannot have, or of which Spark would not see the order."""
     for message in _messages(plan_on_connect(result)):
         kind = message.DESCRIPTOR.name
-        if kind == "NamedTable":
-            names[message.unparsed_identifier] = None
-        elif kind == "SQL" and re.search(r"\bSTREAM\b", message.query, re.IGNORECASE):
+        if kind == "NamedTable" and len(_PART.findall(message.unparsed_identifier)) < 2:
+            name = message.unparsed_identifier
+            raise ArgumentValueError(
+                f"df must name the tables of a flow with their database, got {name!r}: that of the session "
+                f'may be a different one than that of the pipeline; write "DATABASE.{name}"'
+            )
+        if kind == "SQL" and re.search(r"\bSTREAM\b", message.query, re.IGNORECASE):
             raise ArgumentValueError(
                 f"df must read its tables with spark.readStream.table(), got spark.sql({message.query!r}), "
                 "which does not say to Spark that this flow comes after those that write them; use "
                 "spark.readStream.table(), and selectExpr() on what it returns"
             )
-        elif kind == "TransformWithStateInfo" and message.time_mode.lower() == "processingtime":
+        if kind == "TransformWithStateInfo" and message.time_mode.lower() == "processingtime":
             _expect_an_end(result)
-    for name in names:
-        if len(_PART.findall(name)) < 2:
-            raise ArgumentValueError(
-                f"df must name the tables of a flow with their database, got {name!r}: that of the session "
-                f'may be a different one than that of the pipeline; write "DATABASE.{name}"'
+
+
+def _define_in_order(client: Any) -> None:
+    """Have the flows that a client defines from now on name their tables where Spark sees them."""
+    execute = client.execute_command
+    if getattr(execute, "in_order", False):
+        return
+
+    @wraps(execute)
+    def executed(command: Any, *args: Any, **kwargs: Any) -> Any:
+        flow = command.pipeline_command.define_flow
+        if flow.relation_flow_details.HasField("relation"):
+            flow.relation_flow_details.relation.CopyFrom(
+                _after_its_tables(flow.relation_flow_details.relation)
             )
-    # A condition of Spark's, not a table in the plan, since that would be one more source of the checkpoint.
-    for name in names:
-        result = result.where(f"(SELECT COUNT(*) FROM {name} WHERE false) = 0")
-    return result
+        return execute(command, *args, **kwargs)
+
+    executed.in_order = True  # type: ignore[attr-defined]
+    client.execute_command = executed
+
+
+def _after_its_tables(relation: Any) -> Any:
+    """Return a plan from which Spark sees which tables come before, if it has a Python operator."""
+    kinds, names = set(), dict[str, None]()
+    for message in _messages(relation):
+        kinds.add(message.DESCRIPTOR.name)
+        if message.DESCRIPTOR.name == "NamedTable":
+            names[message.unparsed_identifier] = None
+    if not kinds & {"GroupMap", "CoGroupMap"}:
+        return relation
+    for name in names:  # not as tables of the plan, since each would be one more source of the checkpoint
+        above = type(relation)()
+        above.filter.input.CopyFrom(relation)
+        text = f"(SELECT COUNT(*) FROM {name} WHERE false) = 0"
+        above.filter.condition.expression_string.expression = text
+        relation = above
+    return relation
 
 
 def _expect_an_end(result: DataFrame) -> None:

@@ -66,10 +66,11 @@ def settings(*, real_time: bool = False, portable: bool = False) -> dict[str, st
     real_time : bool
         Whether queries run in real-time mode, too; see `timerheap.spark.start_real_time`.
     portable : bool
-        Whether the settings are for a file, such as ``spark-defaults.conf`` or the ``configuration:`` of a
-        declarative pipeline, and so for processes to come. They are then the same everywhere: all of them,
-        whatever has been chosen, but for those of Unix sockets, whose directory is of this process alone. So
-        Spark uses TCP. ``python -m timerheap settings`` prints them. Not with `real_time`.
+        Whether the settings are for a file, and so for processes to come, such as ``spark-defaults.conf`` or
+        the ``configuration:`` of a declarative pipeline, which takes the first three alone. They are then the
+        same everywhere: all of them, whatever has been chosen, but for those of Unix sockets, whose directory
+        is of this process alone. So Spark uses TCP. ``python -m timerheap settings`` prints them. Not with
+        `real_time`.
 
     Returns
     -------
@@ -139,6 +140,11 @@ def settings(*, real_time: bool = False, portable: bool = False) -> dict[str, st
     if hasattr(socket, "AF_UNIX") and not chosen.issuperset((_SOCKETS, _SOCKET_FILES)):
         ours |= _sockets(_SOCKET_FILES in chosen)
     return {name: value for name, value in ours.items() if name not in chosen}
+
+
+def of_application(name: str) -> bool:
+    """Return whether only the application can have a setting, not a session or a pipeline."""
+    return not name.startswith("spark.sql.")
 
 
 def _sockets(have_directory: bool) -> dict[str, str]:

@@ -1,0 +1,107 @@
+"""The example of declarative pipelines, run by Spark's own program, with rows in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+from children import import_path
+from local_spark import JAVA_OPTIONS
+
+from timerheap.spark import ensure_java
+
+pytestmark = [pytest.mark.spark]
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "pipeline"
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+class Pipeline:
+    """The example in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "project"
+        self.incoming = folder / "incoming"
+        shutil.copytree(EXAMPLE, self.folder)
+        self.incoming.mkdir()
+        specification = self.folder / "spark-pipeline.yml"
+        specification.write_text(specification.read_text().replace("/tmp/overdue-orders", str(folder)))
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+        environ |= import_path()
+        environ |= {"JAVA_HOME": str(ensure_java()), "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
+        environ |= dict.fromkeys(["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"], sys.executable)
+        command = [str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines"), *arguments]
+        command += ["--conf", "spark.python.daemon.module=timerheap.spark.daemon"]
+        return subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True)
+
+    def completed(self, *arguments: str) -> None:
+        run = self.run(*arguments)
+        assert run.returncode == 0, f"{run.stdout[-5000:]}\n{run.stderr[-2000:]}"
+
+    def add(self, rows: Iterable[tuple[str, str, str, int]]) -> None:
+        """Add orders: id, customer, event, and the minute after noon."""
+        lines = [
+            json.dumps({"id": id_, "customer": who, "event": event, "at": at(minute).isoformat()})
+            for id_, who, event, minute in rows
+        ]
+        (self.incoming / f"{len(list(self.incoming.iterdir()))}.json").write_text("\n".join(lines))
+
+    def table(self, name: str) -> list[tuple[Any, ...]]:
+        folder = self.folder / "spark-warehouse" / name
+        rows = [
+            tuple(row.values())
+            for path in folder.glob("*.parquet")
+            for row in pq.read_table(path).to_pylist()
+        ]
+        return sorted(rows)
+
+
+def at(minute: int) -> datetime:
+    return NOON + timedelta(minutes=minute)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    pytest.importorskip("pyspark.pipelines.cli", reason="needs PySpark 4.3 with its extra pipelines")
+    return Pipeline(tmp_path)
+
+
+def test_state_outlives_a_run_and_ends_with_a_full_refresh(pipeline: Pipeline) -> None:
+    pipeline.add([("a", "ann", "placed", 0), ("b", "bob", "placed", 10), ("c", "ann", "placed", 20)])
+    pipeline.completed("dry-run")
+    assert pipeline.table("overdue") == []
+    pipeline.completed("run")
+    assert len(pipeline.table("orders")) == 3
+    assert pipeline.table("overdue") == []
+    pipeline.add([("b", "bob", "paid", 30), ("d", "bob", "placed", 90)])  # the watermark comes to 85 minutes
+    pipeline.completed("run")
+    assert pipeline.table("overdue") == [("a", at(60)), ("c", at(80))]
+    assert pipeline.table("orders_per_hour") == [(NOON.replace(tzinfo=None), 3)]
+    counts = [(who, n, word) for who, n, word, _ in pipeline.table("orders_of_customers")]
+    assert counts == [
+        ("ann", 2, "insert"), ("bob", 1, "insert"), ("bob", 2, "update_postimage")
+    ]  # fmt: skip
+    pipeline.add([("e", "eve", "placed", 200)])
+    pipeline.completed("run", "--full-refresh", "spark_catalog.default.overdue")
+    assert pipeline.table("overdue") == [("a", at(60)), ("c", at(80)), ("d", at(150))]
+    pipeline.completed("run", "--full-refresh-all")
+    assert len(pipeline.table("orders")) == 6
+    assert pipeline.table("overdue") == [("a", at(60)), ("c", at(80)), ("d", at(150))]
+
+
+def test_the_specification_has_the_settings_that_the_command_prints() -> None:
+    command = [sys.executable, "-m", "timerheap", "settings", "--format", "yaml"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed in (EXAMPLE / "spark-pipeline.yml").read_text()

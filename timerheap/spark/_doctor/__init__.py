@@ -1,0 +1,1 @@
+"""`doctor`: whether timerheap works on a Spark, as a report that can be sent in."""

@@ -124,5 +124,52 @@ def settings(form: str) -> None:
         click.echo("\n".join(f"{name} {value}" for name, value in wanted.items()))
 
 
+@main.command()
+@click.option("--checkpoint", help="A folder where checkpoints will be; a query runs there.")
+@click.option("--master", help="Spark's master, such as yarn.  [default: as Spark is configured]")
+@click.option("--remote", help="Instead, a server of Spark Connect, such as sc://host.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting; once for each.")
+@click.option("--query/--no-query", default=True, help="Run a query, of a few minutes.  [default: yes]")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def doctor(
+    checkpoint: str | None,
+    master: str | None,
+    remote: str | None,
+    conf: tuple[str, ...],
+    query: bool,
+    form: str,
+) -> None:
+    """Check whether timerheap works on a Spark, and print a report without secrets.
+
+    Checks Python, Java, Spark and its settings, Python workers, and the checkpoint location, and runs a query
+    with a restart and a kill of a worker. Ends with status 1 if a check has failed.
+    """
+    if wrong := [each for each in conf if "=" not in each]:
+        raise click.BadParameter(f"must be NAME=VALUE, got {wrong[0]}", param_hint="--conf")
+    if master is not None and remote is not None:
+        raise click.BadParameter(f"must not be given with --master, got {remote}", param_hint="--remote")
+    from pyspark.sql import SparkSession
+
+    from timerheap.spark import doctor as examined
+    from timerheap.spark import ensure_java
+    from timerheap.spark import settings as of_session
+
+    chosen = dict(each.split("=", 1) for each in conf)
+    builder = SparkSession.builder
+    if remote is not None:
+        spark = builder.remote(remote).config(map=chosen).getOrCreate()
+    else:
+        ensure_java()
+        builder = builder if master is None else builder.master(master)
+        spark = builder.config(map=of_session() | chosen).getOrCreate()
+    try:
+        found = examined(spark, checkpoint, query=query)
+    finally:
+        spark.stop()
+    click.echo(found.to_json() if form == "json" else str(found))
+    if not found.healthy:
+        sys.exit(1)
+
+
 if __name__ == "__main__":
     main(prog_name="python -m timerheap")

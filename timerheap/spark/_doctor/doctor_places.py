@@ -134,8 +134,8 @@ def check_checkpoint(spark: SparkSession, checkpoint: str) -> Iterator[Finding]:
         yield Finding(
             "checkpoint location",
             "ok" if count == 1 else "failed",
-            f"written and read in {time.monotonic() - started:.1f} s; on Spark Connect a folder is left there, "
-            "whose name begins with timerheap-doctor",
+            f"written and read in {time.monotonic() - started:.1f} s; on Spark Connect a folder is left "
+            "there, whose name begins with timerheap-doctor",
         )
         return
     root = hadoop_path(spark, folder)

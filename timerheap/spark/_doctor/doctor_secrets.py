@@ -25,9 +25,7 @@ _LOOKS_SECRET = [
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b|\bdapi[0-9a-f]{20,}\b|\beyJ[\w\-]{10,}[\w\-.]*"),
     re.compile(r"(?<=://)[^/\s@]+@"),
     re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b"),  # addresses; versions have three parts
-    re.compile(
-        r"(?<![\w/])(?:[a-z][a-z0-9+]*:/{1,3}|/)(?:[^\s'\",;:()<>\[\]]+/)*[^\s'\",;:()<>\[\]]+"
-    ),  # paths
+    re.compile(r"(?<![\w/])(?:[a-z][a-z0-9+]*:/{1,3}|/)[^\s'\",;:()<>\[\]]+"),  # paths
 ]
 
 
@@ -40,14 +38,8 @@ class Secrets:
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str | None) -> Secrets:
         """Return those of a session and of this process."""
-        found = {
-            platform.node(),
-            socket.gethostname(),
-            os.path.expanduser("~"),
-            os.getcwd(),
-            checkpoint or "",
-        }
-        found.add(tempfile.gettempdir())
+        found = {platform.node(), socket.gethostname(), os.path.expanduser("~"), os.getcwd()}
+        found |= {tempfile.gettempdir(), checkpoint or ""}
         with suppress(Exception):
             found.add(getpass.getuser())
         with suppress(Exception):
@@ -55,11 +47,9 @@ class Secrets:
             if not on_connect(spark):
                 given |= dict(spark.sparkContext.getConf().getAll())
             found |= {str(value) for name, value in given.items() if _SECRET_NAMES.search(name)}
-            found |= {str(given[name]) for name in ("spark.driver.host", "spark.app.name") if name in given}
-        whole = {
-            text for text in found if len(text) > 3 and text not in ("root", "localhost", "local", "true")
-        }
-        return cls(tuple(sorted(whole, key=len, reverse=True)))
+            found |= {str(given.get(name, "")) for name in ("spark.driver.host", "spark.app.name")}
+        told = {text for text in found if len(text) > 3} - {"root", "localhost", "local", "true", "false"}
+        return cls(tuple(sorted(told, key=len, reverse=True)))
 
     def removed_from(self, finding: Finding) -> Finding:
         """Return a finding without them."""

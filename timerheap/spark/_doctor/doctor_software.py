@@ -123,9 +123,5 @@ def check_spark_settings(spark: SparkSession) -> Iterator[Finding]:
         elif name == needed:
             yield Finding(name, "ok", f"{found}")
         else:
-            where = (
-                "for the application, as in spark-defaults.conf" if of_application(name) else "in the session"
-            )
-            yield Finding(
-                name, "warning", f"{found}", f"set it to {value} {where}; queries are faster with it"
-            )
+            where = "for the application" if of_application(name) else "in the session"
+            yield Finding(name, "warning", f"{found}", f"set it to {value} {where}: queries are faster")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 try:
     import click
@@ -153,15 +154,18 @@ def doctor(
     from timerheap.spark import doctor as examined
     from timerheap.spark import ensure_java
     from timerheap.spark import settings as of_session
+    from timerheap.spark._settings import of_application
 
-    chosen = dict(each.split("=", 1) for each in conf)
+    chosen: dict[str, Any] = dict(each.split("=", 1) for each in conf)
     builder = SparkSession.builder
     if remote is not None:
-        spark = builder.remote(remote).config(map=chosen).getOrCreate()
+        of_connect: dict[str, Any] = of_session(portable=True)
+        own = {name: value for name, value in of_connect.items() if not of_application(name)}
+        spark = builder.remote(remote).config(map={**own, **chosen}).getOrCreate()
     else:
         ensure_java()
         builder = builder if master is None else builder.master(master)
-        spark = builder.config(map=of_session() | chosen).getOrCreate()
+        spark = builder.config(map={**of_session(), **chosen}).getOrCreate()
     try:
         found = examined(spark, checkpoint, query=query)
     finally:

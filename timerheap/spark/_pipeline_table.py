@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -76,9 +77,22 @@ def pipeline_table(
         if not spark.catalog.tableExists(name):
             if wanted is None or client is None:
                 raise missing_table(name)
-            spark.catalog.createTable(name, source=format, schema=cast(StructType, wanted))
+            _create(spark, name, cast(StructType, wanted), format)
         rows = spark.readStream.table(name)
         return rows if wanted is None else _with_columns(rows, name, cast(StructType, wanted))
+
+
+def _create(spark: SparkSession, name: str, schema: StructType, format: str | None) -> None:
+    try:
+        spark.catalog.createTable(name, source=format, schema=schema)
+    except PySparkException as e:
+        if e.getCondition() != "LOCATION_ALREADY_EXISTS":
+            raise
+        raise ArgumentValueError(
+            f"name must be of a table that the catalog knows, got {name!r}, whose files are there: Spark's "
+            "catalog in memory forgets the tables of a pipeline when a run ends; use one that keeps them, such "
+            "as spark.sql.catalogImplementation=hive in spark-defaults.conf, and remove these files first"
+        ) from None
 
 
 def _with_columns(rows: DataFrame, name: str, wanted: StructType) -> DataFrame:

@@ -43,8 +43,8 @@ class Pipeline:
         environ |= import_path()
         environ |= {"JAVA_HOME": str(ensure_java()), "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
         environ |= dict.fromkeys(["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"], sys.executable)
+        environ["SPARK_CONF_DIR"] = str(self.folder)
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines"), *arguments]
-        command += ["--conf", "spark.python.daemon.module=timerheap.spark.daemon"]
         return subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True)
 
     def completed(self, *arguments: str) -> None:

@@ -195,6 +195,23 @@ def test_a_task_finds_what_the_last_one_has_left() -> None:
     check(audit(4, left), {1: 1, 3: 2})
 
 
+def test_a_task_must_find_state_where_the_driver_cannot_look() -> None:
+    """As on Spark Connect, where the query had one of Spark's own operators."""
+
+    def unwatched(batch: int, before: Ledger | None) -> Audit:
+        return Audit(ledger(batch, 2), NOW, before, begins=batch == 0, watched=False)
+
+    for groups in ({1: None, 3: None}, {3: None}):
+        check(unwatched(0, None), groups)
+        check(audit(7, None), groups)  # Spark may have repartitioned it
+        with pytest.raises(ValueError, match=r"got no state of this operator in partition 1 before .* 7, as"):
+            check(unwatched(7, None), groups)
+    check(unwatched(7, None), {1: 6, 3: 6})
+    check(unwatched(7, None), {1: 6, 3: None})
+    check(unwatched(7, None), {})
+    check(unwatched(7, ledger(6, 4)), {1: None, 3: None})
+
+
 @pytest.mark.parametrize(
     ("before", "now", "kept"),
     [

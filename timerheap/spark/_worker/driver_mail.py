@@ -122,6 +122,11 @@ class Mail:
         self._session = session
         self._owner = owner
 
+    @property
+    def has_driver(self) -> bool:
+        """Whether letters reach the driver, which looks at what they tell of."""
+        return self._box is not None
+
     def warn(self, messages: Iterable[str], about: str | None = None) -> None:
         """Have messages logged, each once, or the first about something."""
         for message in messages:

@@ -103,9 +103,12 @@ class Audit:
     now: the ledger of a partition without key groups after this micro-batch
     before: what the last task has left, None if there is none
     begins: whether this is the first micro-batch of a checkpoint
+    watched: whether the driver looks whose state there is; otherwise a task must have something to find
     """
 
-    def __init__(self, now: Ledger, placement: Placement, before: Ledger | None, begins: bool) -> None:
+    def __init__(
+        self, now: Ledger, placement: Placement, before: Ledger | None, begins: bool, watched: bool = True
+    ) -> None:
         self._now, self._placement = now, placement
         if begins:
             before = replace(now, batch=now.batch - 1)
@@ -115,7 +118,7 @@ class Audit:
                 f"{now.operator!r}; if operators were added, removed or renamed, start with "
                 "timerheap.spark.continue_from(), which finds the state of each by its name"
             )
-        self._never_saved = before is None  # unless Spark has repartitioned it, and then key groups are there
+        self._never_saved = before is None and not watched
         if before is not None and before.partitions != now.partitions:  # Spark has repartitioned
             before = None
         self._before = before

@@ -146,7 +146,8 @@ class StreamingOperator(StatefulProcessor):
         task = cast(TaskContext, TaskContext.get())
         placement = Placement.running(self._query.max_parallelism)
         query, begins = task.getLocalProperty("sql.streaming.queryId") or "", _spark_batch(task) == 0
-        self._store.begin(query, _micro_batch(task), placement, cast(str, self._query.name), begins)
+        name, watched = cast(str, self._query.name), self._mail.has_driver
+        self._store.begin(query, _micro_batch(task), placement, name, begins, watched)
         return placement
 
 

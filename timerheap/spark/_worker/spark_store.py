@@ -61,17 +61,22 @@ class SparkStore:
         self.expects_state = False  # whether labels have state, as after the first micro-batch of a query
         self._task: tuple[Ledger, Placement] | None = None
         self._audit: Audit | None = None
+        self._watched = True
         client.answer_with(self._answer)
         self._handle = handle
         self._chunks = handle.getMapState(*CHUNKS)
         _remove_path(client.socket)
 
-    def begin(self, query: str, batch: int, placement: Placement, operator: str, begins: bool) -> None:
+    def begin(
+        self, query: str, batch: int, placement: Placement, operator: str, begins: bool, watched: bool = True
+    ) -> None:
         """Begin a task, which is compared with what the last one of the partition has left.
 
         operator: its name
         begins: whether this is the first micro-batch of the checkpoint
+        watched: whether the driver looks whose state there is, as it cannot on Spark Connect
         """
+        self._watched = watched
         self._task = Ledger.of(query, batch, placement.partitions, operator), placement
         self.expects_state = not begins
         if self.expects_state:
@@ -83,7 +88,7 @@ class SparkStore:
             self.settle()
             answer = self._manifests.pop(LEDGER_LABEL, b"")
             before = Ledger.from_bytes(from_text(self._parse(answer)[0])) if answer else None
-            self._audit = Audit(*self._task, before, begins=not self.expects_state)
+            self._audit = Audit(*self._task, before, not self.expects_state, self._watched)
         return self._audit
 
     def watermark_before(self) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 try:
     import click
@@ -91,7 +90,7 @@ def inspect(
         raise click.ClickException(printable(str(e))) from e
 
 
-@main.command()
+@main.command("settings")
 @click.option(
     "--format",
     "form",
@@ -100,7 +99,7 @@ def inspect(
     show_default=True,
     help="For a pipeline's specification, for spark-defaults.conf, or as JSON.",
 )
-def settings(form: str) -> None:
+def print_settings(form: str) -> None:
     """Print the settings that Spark should have, for a file.
 
     They are the same in any process. In the specification of a pipeline Spark takes only those of a session;
@@ -125,14 +124,14 @@ def settings(form: str) -> None:
         click.echo("\n".join(f"{name} {value}" for name, value in wanted.items()))
 
 
-@main.command()
+@main.command("doctor")
 @click.option("--checkpoint", help="A folder where checkpoints will be; a query runs there.")
 @click.option("--master", help="Spark's master, such as yarn.  [default: as Spark is configured]")
 @click.option("--remote", help="Instead, a server of Spark Connect, such as sc://host.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting; once for each.")
 @click.option("--query/--no-query", default=True, help="Run a query, of a few minutes.  [default: yes]")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def doctor(
+def print_diagnosis(
     checkpoint: str | None,
     master: str | None,
     remote: str | None,
@@ -149,27 +148,9 @@ def doctor(
         raise click.BadParameter(f"must be NAME=VALUE, got {wrong[0]}", param_hint="--conf")
     if master is not None and remote is not None:
         raise click.BadParameter(f"must not be given with --master, got {remote}", param_hint="--remote")
-    from pyspark.sql import SparkSession
+    from timerheap._inspect.examined import examined_spark
 
-    from timerheap.spark import doctor as examined
-    from timerheap.spark import ensure_java
-    from timerheap.spark import settings as of_session
-    from timerheap.spark._settings import of_application
-
-    chosen: dict[str, Any] = dict(each.split("=", 1) for each in conf)
-    builder = SparkSession.builder
-    if remote is not None:
-        of_connect: dict[str, Any] = of_session(portable=True)
-        own = {name: value for name, value in of_connect.items() if not of_application(name)}
-        spark = builder.remote(remote).config(map={**own, **chosen}).getOrCreate()
-    else:
-        ensure_java()
-        builder = builder if master is None else builder.master(master)
-        spark = builder.config(map={**of_session(), **chosen}).getOrCreate()
-    try:
-        found = examined(spark, checkpoint, query=query)
-    finally:
-        spark.stop()
+    found = examined_spark(checkpoint, master, remote, dict(each.split("=", 1) for each in conf), query)
     click.echo(found.to_json() if form == "json" else str(found))
     if not found.healthy:
         sys.exit(1)

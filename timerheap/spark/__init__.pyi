@@ -20,6 +20,7 @@ from timerheap.spark._changes.tops.top_changes import top_changes as top_changes
 from timerheap.spark._continued.continue_from import continue_from as continue_from
 from timerheap.spark._doctor.doctor import Diagnosis as Diagnosis
 from timerheap.spark._doctor.doctor import doctor as doctor
+from timerheap.spark._doctor.doctor_software import Finding as Finding
 from timerheap.spark._functions.guarded.dead_letters import DeadLetters as DeadLetters
 from timerheap.spark._pipeline_table import pipeline_table as pipeline_table
 from timerheap.spark._plan.event_time import EventTime as EventTime

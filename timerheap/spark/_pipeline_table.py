@@ -79,7 +79,7 @@ def pipeline_table(
                 raise missing_table(name)
             _create(spark, name, cast(StructType, wanted), format)
         rows = spark.readStream.table(name)
-        return rows if wanted is None else _with_columns(rows, name, cast(StructType, wanted))
+        return rows if wanted is None else _wanted_columns(rows, name, cast(StructType, wanted))
 
 
 def _create(spark: SparkSession, name: str, schema: StructType, format: str | None) -> None:
@@ -90,12 +90,12 @@ def _create(spark: SparkSession, name: str, schema: StructType, format: str | No
             raise
         raise ArgumentValueError(
             f"name must be of a table that the catalog knows, got {name!r}, whose files are there: Spark's "
-            "catalog in memory forgets the tables of a pipeline when a run ends; use one that keeps them, such "
-            "as spark.sql.catalogImplementation=hive in spark-defaults.conf, and remove these files first"
+            "catalog in memory forgets the tables of a pipeline when a run ends; use one that keeps them, as "
+            "with spark.sql.catalogImplementation=hive in spark-defaults.conf, and remove these files first"
         ) from None
 
 
-def _with_columns(rows: DataFrame, name: str, wanted: StructType) -> DataFrame:
+def _wanted_columns(rows: DataFrame, name: str, wanted: StructType) -> DataFrame:
     found = {field.name: field.dataType for field in rows.schema}
     if wrong := [field for field in wanted if found.get(field.name) != field.dataType]:
         have = found.get(wrong[0].name)

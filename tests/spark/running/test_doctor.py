@@ -13,10 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from timerheap.spark import doctor
-from timerheap.spark._doctor import doctor_query
-from timerheap.spark._doctor.doctor_secrets import Secrets
-from timerheap.spark._doctor.doctor_software import Finding
+from timerheap.spark import Finding, doctor
 
 pytestmark = [pytest.mark.spark]
 
@@ -35,9 +32,16 @@ def test_a_spark_that_works_is_healthy(spark: SparkSession, tmp_path: Path) -> N
     assert platform.node() not in str(found).replace(platform.platform(), "")
 
 
-def test_what_is_wrong_is_found(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_found_and_told_without_secrets(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = getpass.getuser() if getpass.getuser() != "root" else "/root"
+    told = (
+        f"{tmp_path}/part of s3a://AKIAABCDEFGHIJKLMNOP:x@bucket/a, password=hunter2, fs.s3a.secret.key=abc"
+    )
+
     def broken(*_: object) -> Iterator[Finding]:
-        raise OSError(f"cannot open {tmp_path}/part of s3a://AKIAABCDEFGHIJKLMNOP:x@bucket, password=hunter2")
+        raise OSError(f"{name} at 10.1.2.3 cannot open {told} by 4.3.0")
 
     monkeypatch.setattr(f"{doctor.__module__}.check_clock", broken)
     provider = "spark.sql.streaming.stateStore.providerClass"
@@ -50,32 +54,44 @@ def test_what_is_wrong_is_found(spark: SparkSession, tmp_path: Path, monkeypatch
     assert not found.healthy
     failed = {each.subject: each for each in found.findings if each.status == "failed"}
     assert failed.keys() == {provider, "clock"}
-    for secret in (str(tmp_path), "AKIA", "hunter2", "bucket"):
-        assert secret not in str(found) + found.to_json()
+    for secret in (str(tmp_path), name, "10.1.2.3", "AKIA", "hunter2", "abc", "bucket"):
+        assert secret not in failed["clock"].found
+        assert secret == name or secret not in found.to_json()
+    assert failed["clock"].found.endswith("by 4.3.0")
 
 
-def test_wrong_results_are_found(spark: SparkSession) -> None:
-    right = [(value % 20, value, value // 20 + 1, -1) for value in range(60)]
-    right += [(key, -1, 1, at * 1000) for at in range(2) for key in range(20)]
-    schema = "key bigint, value bigint, n bigint, fired bigint"
-    told = {
-        "": right,
-        "60 rows, 59 different ones, where 60 were wanted": [*right[1:], right[1]],
-        "1 rows with a wrong count, such as (0, 0, 2, -1)": [(0, 0, 2, -1), *right[1:]],
-        "39 timers, 39 different ones": right[:-1],
-        "no timer has fired": right[:60],
-    }
-    for wrong, rows in told.items():
-        assert doctor_query.wrong_results(spark.createDataFrame(rows, schema)) == wrong
+RIGHT = [(value % 20, value, value // 20 + 1, -1) for value in range(60)]
+RIGHT += [(key, -1, 1, at * 1000) for at in range(2) for key in range(20)]
 
 
-def test_names_and_keys_are_left_out(spark: SparkSession) -> None:
-    name = getpass.getuser() if getpass.getuser() != "root" else "/root"
-    secrets = Secrets.of(spark, "s3a://bucket/points")
-    text = f"{name} at 10.1.2.3 with 'fs.s3a.secret.key=abc' in /data/points, s3a://bucket/points 4.3.0"
-    found = secrets.removed_from(Finding("a", "failed", text)).found
-    assert not any(each in found for each in (name, "10.1.2.3", "abc", "/data", "bucket"))
-    assert found.endswith("4.3.0")
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        ([*RIGHT[1:], RIGHT[1]], "60 rows, 59 different ones, where 60 were wanted"),
+        ([(0, 0, 2, -1), *RIGHT[1:]], "1 rows with a wrong count, such as (0, 0, 2, -1)"),
+        (RIGHT[:-1], "39 timers, 39 different ones"),
+        (RIGHT[:60], "no timer has fired"),
+        (RIGHT, "all rows and timers once, with the right state"),
+    ],
+)
+def test_wrong_results_are_found(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: list[tuple[int, ...]],
+    wrong: str,
+) -> None:
+    def run(_: SparkSession, folder: str, kills_at: int, until: int, timeout: float) -> int:
+        schema = "key bigint, value bigint, n bigint, fired bigint"
+        spark.createDataFrame(rows, schema).coalesce(1).write.mode("overwrite").parquet(f"{folder}/output")
+        return until
+
+    monkeypatch.setattr("timerheap.spark._doctor.doctor_query._run", run)
+    for check in ("check_workers", "check_clock", "check_checkpoint"):
+        monkeypatch.setattr(f"{doctor.__module__}.{check}", lambda *_: iter(()))
+    found = doctor(spark, str(tmp_path))
+    assert found.healthy == (rows is RIGHT)
+    assert found.findings[-1].found == wrong
 
 
 def test_the_command_names_a_wrong_option() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from children import import_path
+from children import PROGRAMS, import_path
 from local_spark import JAVA_OPTIONS
 
 from timerheap.spark import ensure_java
@@ -107,3 +107,28 @@ def test_the_specification_has_the_settings_that_the_command_prints() -> None:
     command = [sys.executable, "-m", "timerheap", "settings", "--format", "yaml"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed in (EXAMPLE / "spark-pipeline.yml").read_text()
+
+
+def test_functions_run_in_flows_after_those_that_write_their_tables(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark.pipelines.cli", reason="needs PySpark 4.3 with its extra pipelines")
+    program = [sys.executable, str(PROGRAMS / "pipeline_program.py"), str(tmp_path)]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    environ |= {**import_path(), "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
+    run = subprocess.run(program, env=environ, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-5000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    first, second = "2026-01-01 00:00:00", "2026-01-01 00:00:10"
+    assert found["tables"] == {
+        "rows": [["a", "1", "2"], ["a", "2", "3"]],
+        "side": [["a", "1"]],
+        "chain": [["a", first, second, "1"]],
+        "sql": [["a", first, "1"]],
+        "changes": [["1", "1", "delete"], ["1", "1", "insert"], ["2", "1", "insert"]],
+    }
+    errors = found["errors"]
+    assert 'use timerheap.spark.pipeline_table(spark, "default.nothing", "' in errors["no such table"]
+    assert 'use timerheap.spark.pipeline_table(spark, "default.nothing", "' in errors["no schema"]
+    assert 'write "DATABASE.raw"' in errors["no database"]
+    assert "'k' of type bigint, where the table has string" in errors["a different type"]
+    assert "whose runs would not end" in errors["processing time"]
+    assert "must read its tables with spark.readStream.table()" in errors["sql"]

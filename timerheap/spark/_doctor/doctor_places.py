@@ -164,7 +164,7 @@ def check_checkpoint(spark: SparkSession, checkpoint: str) -> Iterator[Finding]:
         f"{kind}: made, renamed, listed, read and removed a file in {time.monotonic() - started:.1f} s",
         "" if right else "use a file system that Spark supports for checkpoints",
     )
-    local = files.getUri().getScheme() == "file" and not spark.sparkContext.master.startswith("local")
+    local = files.getUri().getScheme() == "file" and not str(spark.sparkContext.master).startswith("local")
     if local:
         yield Finding(
             "checkpoint file system",

@@ -43,7 +43,7 @@ class Pipeline:
         environ |= import_path()
         environ |= {"JAVA_HOME": str(ensure_java()), "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
         environ |= dict.fromkeys(["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"], sys.executable)
-        environ["SPARK_CONF_DIR"] = str(self.folder)
+        environ |= {"SPARK_CONF_DIR": str(self.folder), "SPARK_TESTING": "1"}  # the server takes a free port
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines"), *arguments]
         return subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True)
 

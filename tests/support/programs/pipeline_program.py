@@ -99,7 +99,8 @@ def refused(spark: SparkSession) -> dict[str, Callable[[], DataFrame]]:
 
 def run(work: Path) -> dict[str, Any]:
     ensure_java()
-    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    os.environ |= {"SPARK_CONNECT_MODE_ENABLED": "1", "SPARK_TESTING": "1"}  # the server takes a free port
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
         **timerheap.spark.settings(portable=True),
         "spark.sql.warehouse.dir": f"{work}/warehouse",
@@ -108,6 +109,8 @@ def run(work: Path) -> dict[str, Any]:
         "spark.sql.streaming.checkpointFileManagerClass": FILES,
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",  # few rows; see local_spark.py
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.pipelines.execution.maxConcurrentFlows": "1",
         "spark.sql.pipelines.maxFlowRetryAttempts": "5",  # on a machine that is busy with others
     }

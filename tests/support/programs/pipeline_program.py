@@ -64,7 +64,7 @@ def flows(spark: SparkSession) -> dict[str, Callable[[], DataFrame]]:
         ),
         "chain": lambda: (
             timerheap.spark.tumble(
-                timerheap.spark.drop_duplicates(rows(), ["k", "at"], **TIMED), "at", "10 s"
+                timerheap.spark.drop_duplicates(rows(), ["k", "at"], **TIMED), "at", "10 seconds"
             )
             .groupBy("k")
             .count()

@@ -104,11 +104,13 @@ def doctor(
     instance("query", query, bool)
     instance("timeout", timeout, int, float)
     secrets = Secrets.of(spark, checkpoint)
-    findings = tuple(map(secrets.removed_from, _all(spark, checkpoint, query, timeout)))
+    findings = tuple(map(secrets.removed_from, _all_findings(spark, checkpoint, query, timeout)))
     return Diagnosis(findings)
 
 
-def _all(spark: SparkSession, checkpoint: str | None, query: bool, timeout: float) -> Iterator[Finding]:
+def _all_findings(
+    spark: SparkSession, checkpoint: str | None, query: bool, timeout: float
+) -> Iterator[Finding]:
     yield from check_software()
     checks: list[tuple[str, Callable[..., Iterator[Finding]], tuple[Any, ...]]] = [
         ("Spark", check_spark, (spark,)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from timerheap.spark._group.stored.kinds import TIMER_NAMES
 from timerheap.spark._group.value_state import StateTable
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.timer import TimerBatch
+
+if TYPE_CHECKING:
+    from timerheap.spark._group.settling import SettledTimers
 
 PUSH, REMOVE, POP_DUE = 0, 1, 2  # of the last only the timestamp counts, which is the watermark
 SCHEMA = pa.schema(
@@ -99,7 +102,8 @@ def _last_of_each(journal: TimerJournal, named: np.ndarray) -> np.ndarray:
 
 
 def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarray:
-    """Return the key ids of the timers up to `time`, or of the first `limit` to fire; O(due timers)."""
+    """Return the key ids of the timers up to `time`, or of the first `limit` to fire, in ascending order."""
+    # Not in that of the heap, which depends on how it was filled: values are written in the order of a lookup.
     rows = heap._due_rows(time)
     ids: np.ndarray = heap.key_hashes[rows]
     if len(rows) > limit:  # timers of one timestamp fire in the order of their keys
@@ -107,7 +111,7 @@ def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarra
         last = np.partition(times, limit - 1)[limit - 1]
         before, among = ids[times < last], ids[times == last]
         ids = np.concatenate([before, np.partition(among, limit - len(before) - 1)[: limit - len(before)]])
-    return ids
+    return np.sort(ids)
 
 
 class JournalledTimers:
@@ -132,6 +136,7 @@ class JournalledTimers:
         self.heap: TimerHeap = class_() if heap is None else class_._attach(memory, heap)
         if heap is None:
             self.heap._lend(memory)
+        self.settled: SettledTimers | None = None  # the timers that are not in the heap
         self.single = TimerChanges()
         self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
 
@@ -156,7 +161,10 @@ class JournalledTimers:
     def pending(self) -> tuple[int, int | None]:
         """Return the number of timers and when the next is due; O(1)."""
         head = self.heap.peek()
-        return len(self.heap), None if head is None else head.timestamp
+        due = None if head is None else head.timestamp
+        if self.settled is not None and (other := self.settled.first()) is not None:
+            due = other if due is None else min(due, other)
+        return len(self), due
 
     def remove_many(
         self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
@@ -216,7 +224,7 @@ class JournalledTimers:
         heap = self.heap
         if len(left := heap._due_rows(until)):  # registered for a time that was over: the pop is not for them
             columns = (column[left] for column in (heap.timestamps, heap.key_hashes, heap.namespaces))
-            self._append(np.column_stack([np.full(len(left), PUSH), *columns]))
+            self._append(np.column_stack([np.full(len(left), PUSH), *timers_in_order(*columns)]))
 
     def _append(self, changes: np.ndarray) -> None:
         if len(changes):
@@ -242,8 +250,11 @@ class JournalledTimers:
 
     def snapshot(self) -> pa.RecordBatch:
         heap = self.heap
-        columns = timers_in_order(heap.timestamps, heap.key_hashes, heap.namespaces)
-        return TimerJournal(np.full(len(heap), PUSH, np.int8), *columns).to_arrow()
+        columns: Sequence[np.ndarray] = heap.timestamps, heap.key_hashes, heap.namespaces
+        if self.settled is not None:
+            columns = [np.concatenate(both) for both in zip(columns, self.settled.columns(), strict=True)]
+        columns = timers_in_order(*columns)
+        return TimerJournal(np.full(len(columns[0]), PUSH, np.int8), *columns).to_arrow()
 
     def replay(self, batch: pa.RecordBatch) -> None:
         if batch.schema != SCHEMA or any(column.null_count for column in batch.columns):
@@ -284,7 +295,7 @@ class JournalledTimers:
         return net_effect(journal, (journal.namespaces != 0) & self.named)
 
     def __len__(self) -> int:
-        return len(self.heap)
+        return len(self.heap) + (0 if self.settled is None else len(self.settled))
 
 
 def _as_int64(column: npt.ArrayLike) -> np.ndarray:

@@ -150,8 +150,8 @@ th_run_status th_run_due(const th_run *r, const uint8_t *dead, int64_t time, th_
         if (!th_times_sound(r, page, bytes)) return TH_RUN_DAMAGED;
         for (size_t k = d->next % TH_RUN_TIMES, n = th_times_of(r, page); k < n; k++, d->next++) {
             if (th_time_ts(bytes, k) > time) return TH_RUN_DONE;
-            if (th_is_dead(dead, th_time_number(bytes, k))) continue;
             if (d->n == d->room) return TH_RUN_FULL;
+            if (th_is_dead(dead, th_time_number(bytes, k))) continue;
             d->ts[d->n] = th_time_ts(bytes, k);
             d->number[d->n++] = th_time_number(bytes, k);
         }

@@ -103,8 +103,10 @@ typedef struct th_run_scratch {
     uint32_t *added;   /* one for each record that is added */
 } th_run_scratch;
 
-/* Returns how many pages of records and of times a merge may write, for the memory of the index. */
-void th_run_most_pages(const th_run *from, const th_run_input *more, size_t *record_pages, size_t *time_pages);
+/* Returns how many pages of records and of times a merge may write, for the memory of the index, given n more records of
+ * `size` bytes in all and their times. */
+void th_run_most_pages(const th_run *from, size_t n, size_t size, size_t times, size_t *record_pages,
+                       size_t *time_pages);
 
 /* Writes a run: the records of `from` (or NULL) with ids from `low` to `high` that are not dead, and more records, all
  * between the same ids, with the times of both. `fd`, `at`, `seed` and the memory of the index of `to` are set. It

@@ -190,11 +190,11 @@ static th_run_status put_index(writer *w) {
 }
 
 /* Of two pages that follow each other, the records of both have no room in one. */
-void th_run_most_pages(const th_run *from, const th_run_input *more, size_t *record_pages, size_t *time_pages) {
-    size_t size = 10 * more->n + (more->n ? (size_t)more->end[more->n - 1] : 0);
-    size_t times = more->times + (from ? from->times : 0);
+void th_run_most_pages(const th_run *from, size_t n, size_t size, size_t times, size_t *record_pages,
+                       size_t *time_pages) {
+    size += 10 * n;
     *record_pages = 2 * ((from ? from->record_pages : 0) + size / (TH_RUN_PAGE - TH_RUN_HEADER)) + 3;
-    *time_pages = times / TH_RUN_TIMES + 1;
+    *time_pages = (times + (from ? from->times : 0)) / TH_RUN_TIMES + 1;
 }
 
 th_run_status th_run_merge(th_run *to, const th_run *from, const uint8_t *dead, int64_t low, int64_t high,

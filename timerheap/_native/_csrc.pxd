@@ -427,6 +427,7 @@ cdef extern from "th_run.h" nogil:
     th_run_status th_run_find(const th_run *r, const uint8_t *dead, th_taken *t)
     th_run_status th_run_gather(const th_run *r, th_taken *t)
     th_run_status th_run_due(const th_run *r, const uint8_t *dead, int64_t time, th_due_times *d)
-    void th_run_most_pages(const th_run *from_, const th_run_input *more, size_t *record_pages, size_t *time_pages)
+    void th_run_most_pages(const th_run *from_, size_t n, size_t size, size_t times, size_t *record_pages,
+                           size_t *time_pages)
     th_run_status th_run_merge(th_run *to, const th_run *from_, const uint8_t *dead, int64_t low, int64_t high,
                                const th_run_input *more, const th_run_scratch *s)

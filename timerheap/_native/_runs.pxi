@@ -120,7 +120,7 @@ cdef class Run:
         scratch.in_, scratch.out = _uint8s(buffers), _uint8s(buffers) + TH_RUN_CHUNK * TH_RUN_PAGE
         scratch.added = <uint32_t *>cnp.PyArray_DATA(numbers)
         scratch.old = scratch.added + n
-        th_run_most_pages(old, &more, &record_pages, &time_pages)
+        th_run_most_pages(old, n, _int64s(end)[n - 1] if n else 0, ts.shape[0], &record_pages, &time_pages)
         run.place(_empty(record_pages, cnp.NPY_INT64), _empty(record_pages, cnp.NPY_UINT32),
                   _empty(time_pages, cnp.NPY_INT64))
         run.r.fd, run.r.at, run.r.seed = <int>_int64(fd, "fd"), start, int.from_bytes(os.urandom(8), "little")
@@ -131,6 +131,14 @@ cdef class Run:
         run.place(run.first_id[:run.r.record_pages].copy(), run.first_number[:run.r.record_pages].copy(),
                   run.first_ts[:run.r.time_pages].copy())
         return run
+
+    @staticmethod
+    def most_bytes(n, nbytes, times, Run before=None):
+        """Return how many bytes `merged` writes at most, given n records of so many bytes in all, and their times."""
+        cdef th_run bound
+        th_run_most_pages(NULL if before is None else &before.r, _int64(n, "n"), _int64(nbytes, "nbytes"),
+                          _int64(times, "times"), &bound.record_pages, &bound.time_pages)
+        return th_run_pages(&bound) * TH_RUN_PAGE
 
     # ---- reading ----
 
@@ -168,14 +176,15 @@ cdef class Run:
                 data, t.data, t.room = more, _uint8s(more), more.shape[0]
         return end, data[:t.used].copy()
 
-    def due(self, time, start=0, dead=None):
+    def due(self, time, start=0, dead=None, most=None):
         """Return the times up to `time`, from number `start` of all times on, of records that are not `dead`.
 
         The results are the timestamps and the numbers of the records, int64 of shape (n,), in order, and the number of
-        the first time that is later. O(pages).
+        the first time that is later, or that comes after the last one of `most`. O(pages).
         """
         cdef int64_t until = _int64(time, "time"), first = _int64(start, "start")
         cdef cnp.ndarray bits = self.bits(dead), ts = _empty(512, cnp.NPY_INT64), number = _empty(512, cnp.NPY_INT64)
+        cdef int64_t limit = -1 if most is None else _int64(most, "most")
         cdef th_due_times d = th_due_times(_int64s(ts), _int64s(number), 512, 0, first)
         cdef const uint8_t *gone = NULL if bits is None else _uint8s(bits)
         cdef th_run_status status = TH_RUN_FULL
@@ -183,12 +192,18 @@ cdef class Run:
         cdef list found = []
         if not 0 <= first <= <int64_t>self.r.times:
             raise ValueError(f"start must be from 0 to {self.r.times}, got {first}")
+        if not (most is None or 0 <= limit <= 512):
+            raise ValueError(f"most must be from 0 to 512, got {limit}")
+        if most is not None:
+            d.room = limit
         while status == TH_RUN_FULL:
             with nogil:
                 status = th_run_due(&self.r, gone, until, &d)
                 error = errno
             _run_done(status, error)
             found.append((ts[:d.n], number[:d.n]))
+            if most is not None:
+                break
             if status == TH_RUN_FULL:
                 d.room = min(4 * d.room, 1 << 20)
                 ts, number = _empty(d.room, cnp.NPY_INT64), _empty(d.room, cnp.NPY_INT64)

@@ -183,6 +183,7 @@ class BroadcastRunner(RowRunner):
 
     def apply_to_keyed_state(self, descriptor: StateDescriptor, call: Callable[[Any, Any], object]) -> None:
         state = self._states.get_any_state(descriptor)
+        self._group.settling.bring_all()
         ids = np.sort(self._group.states[descriptor.name].ids())
         self._announce(ids)
         keys = self._group.keys.keys(ids)

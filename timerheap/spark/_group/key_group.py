@@ -14,6 +14,7 @@ from timerheap.spark._group.evolution import evolved_state, has_time_to_live
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.layout import GroupLayout
 from timerheap.spark._group.row_buffer import RowBuffer
+from timerheap.spark._group.settling import SettlingKeys
 from timerheap.spark._group.state_names import BROADCAST_STATE, name_taken, state_name
 from timerheap.spark._group.stored.kinds import (
     EVENT_EXPIRIES,
@@ -40,7 +41,12 @@ from timerheap.timer import MIN_WATERMARK
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
 _PARTS = ("keys", "event", "processing", "rows", "own")
-_NEW: dict[str, Any] = {**dict.fromkeys(_PARTS, ()), "names": None, "states": {}, "expiries": {}}  # a head
+_NEW: dict[str, Any] = {  # a head
+    **dict.fromkeys((*_PARTS, "settling"), ()),
+    "names": None,
+    "states": {},
+    "expiries": {},
+}
 
 
 class KeyGroup:
@@ -82,6 +88,7 @@ class KeyGroup:
         self.evolved = False  # whether a part has another name or type than its chunks
         self.untimed: set[str] = set()  # states whose contents have no time yet, from before a time to live
         self._losses_seen = 0
+        self.settling = SettlingKeys(self, heads["settling"])
         if head is not None:
             self.watermark, self.late_rows, self.wake_up, self._losses_seen = head["numbers"]
 
@@ -97,6 +104,7 @@ class KeyGroup:
             "own": [own.head() for own in self.own],
             "states": {name: head_of(state) for name, state in self.states.items()},
             "expiries": {_EXPIRY_NAMES[at]: timers.head() for at, timers in self._expiries.items()},
+            "settling": self.settling.head(),
             "numbers": [self.watermark, self.late_rows, self.wake_up, self._losses_seen],
         }
 
@@ -140,9 +148,14 @@ class KeyGroup:
             self._expiries[event_time] = JournalledTimers(_EXPIRIES[event_time], self.memory, named=False)
         return self._expiries[event_time]
 
+    def known_expiries(self) -> list[JournalledTimers | None]:
+        """Return the expiries by processing time and by event time, None where there were none."""
+        return [self._expiries.get(event_time) for event_time in (False, True)]
+
     def due_expiries(self, event_time: bool, time: int, states: Set[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Remove the expiries of `states` up to `time`; yield the name of each state, and the ids of keys."""
         # Those of other states that the group has stay, until their function asks for them again.
+        self.settling.bring_due(event_time, time)
         timers = self._expiries.get(event_time)
         if timers is None or not len(rows := timers.heap._due_rows(time)):
             return
@@ -195,6 +208,7 @@ class KeyGroup:
             kind = max((f.kind + 1 for f in self.states.values()), default=USER_STATE)
             table = self.states[name] = new_state(kind, name, shape, type_, self.memory)
         elif not has_type(table, shape, type_):
+            self.settling.bring_all()
             table = self.states[name] = self._evolved(table, shape, type_)
         return table
 
@@ -234,7 +248,9 @@ class KeyGroup:
             return
         self._losses_seen += self.losses()
         heaps = self.event_timers.heap, self.processing_timers.heap
-        self.timer_names.retain([heap.namespaces for heap in heaps])
+        settled = self.settling.settled
+        named = [heap.namespaces for heap in heaps]
+        self.timer_names.retain(named if settled is None else [*named, settled.namespaces()])
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
         holders += [
             table.ids() for name, table in self.states.items() if not name.startswith(BROADCAST_STATE)
@@ -268,7 +284,7 @@ class KeyGroup:
 
     def _size(self) -> int:
         return len(self.keys) + sum(
-            len(part) for part in (self.event_timers.heap, self.processing_timers.heap, self.rows)
+            len(part) for part in (self.event_timers, self.processing_timers, self.rows)
         )
 
 

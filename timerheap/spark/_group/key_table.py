@@ -17,6 +17,7 @@ from timerheap.spark._arrow import narrow, view_of, wide_rows
 from timerheap.spark._group.stored.kinds import KEYS
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.id_table import IdTable, last_rows
+from timerheap.spark._memory.settled import SettledPart
 
 NAME = b"name"
 """The metadata of a key column that has its name in the user's rows."""
@@ -61,6 +62,7 @@ class KeyTable:
         self._added: list[np.ndarray] = []
         self._dropped: list[np.ndarray] = []
         self.at_hand = _NO_IDS  # the known ids of the current rows or timers, read-only
+        self.settled: SettledPart | None = None  # the keys that are not in `table`
 
     @staticmethod
     def fields(schema: pa.Schema) -> list[pa.Field]:
@@ -82,6 +84,8 @@ class KeyTable:
         Hashes, key columns and results have the shape (n,). Costs O(n) without a Python step per row. The
         places are valid until the next change of the table.
         """
+        if self.settled is not None:
+            self.settled.bring(hashes)
         places, found, same = self.table.match(hashes, columns)
         if np.count_nonzero(found) < len(found):
             absent = (~found).nonzero()[0]
@@ -156,6 +160,8 @@ class KeyTable:
         while len(found) < n:
             places = np.arange(size, dtype=np.uint64) + np.uint64(start % (1 << 64))
             ids = places.view(np.int64)
+            if self.settled is not None:
+                self.settled.bring(ids)
             found = np.concatenate([found, ids[~self.table.find(ids)]])
             start, size = start + size, 2 * size
         return found[:n]
@@ -172,10 +178,14 @@ class KeyTable:
         if ids is not self.at_hand:
             ids = np.atleast_1d(np.asarray(ids))
             if ids.size:
+                if self.settled is not None:
+                    self.settled.bring(ids)
                 _expect_all(ids, self.table.find(ids))
 
     def keys(self, ids: np.ndarray) -> pa.RecordBatch:
         """Return the keys of `ids`, shape (n, columns); raise KeyError if an id belongs to no key."""
+        if self.settled is not None:
+            self.settled.bring(ids)
         rows = self.table.get(ids)
         if rows.null_count:
             _expect_all(ids, rows.is_valid().to_numpy(zero_copy_only=False))
@@ -187,6 +197,14 @@ class KeyTable:
             return ids
         hashes: np.ndarray = pc.coalesce(self._hashes.get(ids), pa.array(ids)).to_numpy()
         return hashes
+
+    def are_displaced(self, ids: np.ndarray) -> np.ndarray:
+        """Return which ids are those of displaced keys: shape (n,), bool."""
+        return self._hashes.find(ids)
+
+    def forget_at_hand(self) -> None:
+        """Have all ids looked up again."""
+        self.at_hand = _NO_IDS
 
     def retain(self, holders: list[np.ndarray]) -> None:
         """Drop all keys whose ids are in none of the arrays `holders`; O(1) per element."""
@@ -231,7 +249,7 @@ class KeyTable:
         return self._losses
 
     def __len__(self) -> int:
-        return len(self.table)
+        return len(self.table) + (0 if self.settled is None else len(self.settled))
 
     # The methods of `timerheap.spark._group.stored.parts.CheckpointedPart`:
 
@@ -253,7 +271,7 @@ class KeyTable:
         return self._batch(ids, self.table.get(ids)) if len(ids) else None
 
     def snapshot(self) -> pa.RecordBatch:
-        return self._batch(*self.table.items())
+        return self._batch(*self.table.items(None if self.settled is None else self.settled.items()))
 
     def replay(self, batch: pa.RecordBatch) -> None:
         if wide_rows(batch.schema) != wide_rows(self.schema):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,8 @@ from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._group.stored.kinds import TIMER_NAMES
 from timerheap.spark._group.value_state import StateTable
 from timerheap.spark._memory.blocks import PROCESS, Memory
+from timerheap.spark._memory.settled import SettledTimers
 from timerheap.timer import TimerBatch
-
-if TYPE_CHECKING:
-    from timerheap.spark._group.settling import SettledTimers
 
 PUSH, REMOVE, POP_DUE = 0, 1, 2  # of the last only the timestamp counts, which is the watermark
 SCHEMA = pa.schema(
@@ -103,7 +101,7 @@ def _last_of_each(journal: TimerJournal, named: np.ndarray) -> np.ndarray:
 
 def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarray:
     """Return the key ids of the timers up to `time`, or of the first `limit` to fire, in ascending order."""
-    # Not in that of the heap, which depends on how it was filled: values are written in the order of a lookup.
+    # Not in that of the heap, which depends on how it was filled: values are written in the order of lookups.
     rows = heap._due_rows(time)
     ids: np.ndarray = heap.key_hashes[rows]
     if len(rows) > limit:  # timers of one timestamp fire in the order of their keys

@@ -14,6 +14,7 @@ from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._arrow import wide_rows
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.id_table import IdTable, distinct_ids, last_rows
+from timerheap.spark._memory.settled import SettledPart
 from timerheap.spark._python_rows import python_values
 
 _CELL_CLASSES: dict[pa.DataType, type] = {
@@ -42,6 +43,7 @@ class StateTable:
         self.schema = pa.schema([pa.field("key_hash", pa.int64()), pa.field(self.shape, type_)])
         self._losses, table = head or (0, ())
         self._table = IdTable(type_, memory, table)
+        self.settled: SettledPart | None = None  # the values that are not in the table
         self._at_hand: list[np.ndarray] = []
         self._loaded: dict[int, Any] = {}
         self._stored: dict[int, Any] = {}  # since then, not yet in the table
@@ -94,6 +96,8 @@ class StateTable:
     def get_many(self, ids: np.ndarray) -> pa.Array:
         """Return the values of many keys, null for a key without one: shape (n,), with 64-bit offsets."""
         self._settle()
+        if self.settled is not None:
+            self.settled.bring(ids)
         return self._table.get(ids)
 
     def put_many(self, ids: np.ndarray, values: pa.Array) -> None:
@@ -104,6 +108,23 @@ class StateTable:
             self._cells.forget()
         self._losses += values.null_count
         self._put(ids, values)
+
+    def in_table(self, ids: np.ndarray) -> pa.Array:
+        """Return the values of keys that are in the table, null for others."""
+        return self._table.get(ids)
+
+    def put_back(self, ids: np.ndarray, values: pa.Array) -> None:
+        """Put values into the table that are saved."""
+        if len(ids):
+            self._table.put(ids, values)
+
+    def take_out(self, ids: np.ndarray) -> None:
+        """Remove values from the table, which stay in the checkpoint."""
+        self._table.remove(ids)
+
+    def hot_bytes(self, each: int) -> float:
+        """Return about how many bytes the table takes, with so many for `each` value beside it; O(1)."""
+        return (each + self._table.value_bytes()) * len(self._table)
 
     def ids(self) -> np.ndarray:
         self._settle()
@@ -148,7 +169,7 @@ class StateTable:
 
     def snapshot(self) -> pa.RecordBatch:
         self._settle()
-        return self._batch(*self._table.items())
+        return self._batch(*self._table.items(None if self.settled is None else self.settled.items()))
 
     def replay(self, batch: pa.RecordBatch) -> None:
         if wide_rows(batch.schema) != wide_rows(self.schema) or batch.column(0).null_count:
@@ -165,7 +186,7 @@ class StateTable:
 
     def __len__(self) -> int:
         self._settle()
-        return len(self._table)
+        return len(self._table) + (0 if self.settled is None else len(self.settled))
 
     def _batch(self, ids: np.ndarray, values: pa.Array) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.array(ids), values], schema=wide_rows(self.schema))

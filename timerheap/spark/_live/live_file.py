@@ -129,6 +129,11 @@ class LiveFile:
         file = cls(path, fd)
         return file if file._lock() else None
 
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the file; -1 if it is closed."""
+        return self._fd
+
     # ---- The methods of `Memory`.
 
     def allocate(self, nbytes: int) -> Block:

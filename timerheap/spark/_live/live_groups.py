@@ -12,6 +12,7 @@ from timerheap._native._core import xxh64
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.layout import GroupLayout
 from timerheap.spark._group.saving import Stored, loaded_group
+from timerheap.spark._group.settling import SETTLING, SettledLost
 from timerheap.spark._group.state_names import expect_stored
 from timerheap.spark._group.stored.chunk_store import ChunkStore
 from timerheap.spark._group.stored.manifest import Manifest
@@ -85,6 +86,15 @@ class LiveGroups:
             found = self._loaded(manifest)
         return found
 
+    def load_again(self, group: KeyGroup, lost: SettledLost) -> tuple[KeyGroup, Stored]:
+        """Return the current key group from the state store, since keys that have settled are lost."""
+        assert isinstance(group.memory, LiveFile)
+        group.memory.discard()
+        self._tell_damage(lost)
+        manifest = self._store.read_manifest()
+        assert manifest is not None
+        return self._loaded(manifest)
+
     def save(
         self,
         label: int,
@@ -114,6 +124,12 @@ class LiveGroups:
                 file.discard()
             return
         if isinstance(file, LiveFile) and self._files is not None:
+            try:
+                group.settling.settle(SETTLING)
+            except SettledLost as e:
+                file.discard()
+                self._tell_damage(e)
+                return
             if file.failure is None:
                 head = json.dumps(group.head()).encode()
                 self._files.release(file, head, manifest.id, manifest.token)
@@ -143,11 +159,7 @@ class LiveGroups:
             file.attached()
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
-            self._mail.tally(
-                "damage",
-                "live state was damaged or is of another version, and is loaded from the checkpoint, {} "
-                f"times so far: {e!r}",
-            )
+            self._tell_damage(e)
             return None
         self.origins["handed over"] += 1
         return group, Stored(manifest)
@@ -155,6 +167,13 @@ class LiveGroups:
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
         self.origins["loaded"] += 1
         return loaded_group(self._store, manifest, self._layout, self._memory(manifest.id))
+
+    def _tell_damage(self, error: Exception) -> None:
+        self._mail.tally(
+            "damage",
+            "live state was damaged or is of another version, and is loaded from the checkpoint, {} "
+            f"times so far: {error!r}",
+        )
 
     def _memory(self, group: bytes) -> Memory:
         """Return a file for a group, or the memory of the process."""

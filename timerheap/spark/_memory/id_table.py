@@ -54,9 +54,14 @@ class IdTable:
         """Return all ids in arbitrary order, shape (n,), int64."""
         return self._index.ids()
 
-    def items(self) -> tuple[np.ndarray, pa.Array]:
-        """Return all ids in ascending order and their values, each of shape (n,)."""
+    def items(self, more: tuple[np.ndarray, pa.Array] | None = None) -> tuple[np.ndarray, pa.Array]:
+        """Return all ids in ascending order, with `more`, and their values, each of shape (n,)."""
         ids, places = self._index.items()
+        if more is not None and len(more[0]):
+            values = pa.concat_arrays([self._slab.take(places), more[1]])
+            ids = np.concatenate([ids, more[0]])
+            order = np.argsort(ids)
+            return ids[order], values.take(pa.array(order))
         order = np.argsort(ids)
         return ids[order], self._slab.take(places[order])
 
@@ -90,6 +95,10 @@ class IdTable:
         """Return the values of `ids`, null for a missing id: shape (n,)."""
         places, found = self._index.find_many(ids)
         return self._slab.take(places, None if np.count_nonzero(found) == len(found) else found)
+
+    def value_bytes(self) -> float:
+        """Return how many bytes a value takes on average; O(1)."""
+        return self._slab.nbytes() / max(1, len(self._slab))
 
     def reserve(self, times: float) -> None:
         self._index.reserve(ceil(times * len(self._index)))

@@ -187,6 +187,7 @@ class ProcessorRunner:
         keys: list[tuple[Any, ...]] = []
         owners: list[BoundGroup] = []
         for bound in groups:
+            bound.group.settling.bring_due(self._query.time_mode == "EventTime", time)
             heap = bound.timers.heap
             rows = heap._due_rows(time)
             if len(rows):

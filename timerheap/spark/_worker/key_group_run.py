@@ -21,8 +21,13 @@ def run_key_group(
 
     watermark: None if it does not advance, so that no timer of event time fires, as in Flink, not even one
         that was registered for the past
+
+    Nothing has changed after a SettledLost.
     """
     runner, now = batch.runner, batch.now
+    group.settling.begin(
+        None if rows is None else rows.ids, group.watermark if watermark is None else watermark, now
+    )
     runner.begin(group, now, batch.output)
     if broadcast is not None:
         runner.broadcast(broadcast)

@@ -17,6 +17,7 @@ from timerheap.spark._exchange.placement import label_of
 from timerheap.spark._exchange.unpacker import by_key_group, unpack
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.settling import SettledLost
 from timerheap.spark._group.split import restore
 from timerheap.spark._group.stored.manifest import Manifest
 from timerheap.spark._group.stored_watermark import read_watermark
@@ -177,7 +178,11 @@ class GroupwisePartition(Partition):
         after = self._watermark_after(key_group, stored.manifest, observed)
         late_rows, watermark = group.late_rows, max(group.watermark, after.watermark)
         reached = watermark if watermark > group.watermark else None
-        run_key_group(self._batch, group, rows, reached, broadcast)
+        try:
+            run_key_group(self._batch, group, rows, reached, broadcast)
+        except SettledLost as e:
+            group, stored = self._groups.load_again(group, e)
+            run_key_group(self._batch, group, rows, reached, broadcast)
         self._mail.warn(group.notices())
         for about, message in self._runner.warnings.items():
             self._mail.warn([message], about)

@@ -1,0 +1,294 @@
+"""A group whose keys settle does in each micro-batch what a plain group does, and writes the same chunks."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from chunk_store import MemoryStore, load, save
+from live_files import handed_over
+from pyspark.sql.types import StructType
+from queries import opened, query_of
+
+from timerheap import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    StateTtlConfig,
+    Time,
+    Types,
+    ValueStateDescriptor,
+)
+from timerheap._native._core import xxh64
+from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.settling import SettledLost, Settling
+from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._live.live_file import LiveFile
+from timerheap.spark._query import Query
+from timerheap.spark._worker.key_group_run import run_key_group
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.runner import MicroBatch
+
+ROWS = StructType().add("k", "string").add("at", "long").add("op", "long").add("arg", "long")
+RESULT = StructType().add("k", "string").add("what", "string")
+TTL = StateTtlConfig.new_builder(Time.milliseconds(40)).build()
+BY_EVENTS = (
+    StateTtlConfig.new_builder(Time.milliseconds(30))
+    .set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.EventTime)
+    .build()
+)
+ALWAYS = Settling(above=0, records=8, ranges=1000, least=1, share=0)
+
+
+def with_ttl(descriptor: ValueStateDescriptor, config: StateTtlConfig) -> ValueStateDescriptor:
+    descriptor.enable_time_to_live(config)
+    return descriptor
+
+
+class Ops(KeyedProcessFunction):
+    """Does what the op of a row says, and tells all that it sees."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+        self.ratio = runtime_context.get_state(ValueStateDescriptor("ratio", Types.DOUBLE()))
+        self.text = runtime_context.get_state(ValueStateDescriptor("text", Types.STRING()))
+        self.seen = runtime_context.get_state(with_ttl(ValueStateDescriptor("seen", Types.LONG()), TTL))
+        self.last = runtime_context.get_state(with_ttl(ValueStateDescriptor("last", Types.INT()), BY_EVENTS))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        timers, op, arg = ctx.timer_service(), value.op, value.arg
+        if op == 0:
+            timers.register_event_time_timer(value.at + arg, name="end")
+        elif op == 1:
+            timers.register_event_time_timer(value.at + arg)
+        elif op == 2:
+            timers.delete_event_time_timer(value.at + arg)
+            timers.register_processing_time_timer(timers.current_processing_time() + arg)
+        elif op == 3:
+            self.count.clear()
+            self.text.clear()
+        elif op == 4:
+            self.ratio.update(float("nan") if arg % 7 == 0 else arg / 3)
+            self.text.update("x" * (5000 if arg % 11 == 0 else arg))
+        elif op == 5:
+            self.seen.update(arg)
+            self.last.update(arg)
+        elif op == 6:
+            timers.register_event_time_timer(value.at - arg)  # fires with the next advance
+        elif op == 7:
+            timers.register_processing_time_timer(timers.current_processing_time() + 3 * arg, name="late")
+        elif op == 8:
+            timers.delete_event_time_timer(name="end")
+        yield self._told("row", ctx, op)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        if timestamp % 3 == 0:
+            self.count.clear()
+            self.ratio.clear()
+        if timestamp % 5 == 0:
+            ctx.timer_service().register_event_time_timer(timestamp + 20, name="again")
+        yield self._told("timer", ctx, timestamp)
+
+    def _told(self, what: str, ctx: Any, more: int) -> tuple[Any, ...]:
+        if more != 3:
+            self.count.update((self.count.value() or 0) + 1)
+        held = [each.value() for each in (self.count, self.ratio, self.text, self.seen, self.last)]
+        return ctx.get_current_key(), f"{what} {more} {held}"
+
+
+class Sessions(BatchProcessFunction):
+    """Counts, and moves the timer of each key, in columns."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        ids, first = np.unique(ctx.ids, return_index=True)
+        counts = np.nan_to_num(self.count.values(ids).to_numpy(zero_copy_only=False)).astype(np.int64)
+        self.count.update_many(ids, pa.array(counts + 1))
+        ctx.timer_service().register_event_time_timers(ids, ctx.timestamps[first] + 60, name="end")
+
+    def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
+        counts = [str(count) for count in self.count.values(due.ids).to_pylist()]
+        self.count.update_many(np.unique(due.ids), pa.nulls(len(np.unique(due.ids)), pa.int64()))
+        yield pa.record_batch([ctx.keys(due.ids).column("k"), pa.array(counts)], names=["k", "what"])
+
+
+class Driven:
+    """A key group, its store and its runner."""
+
+    def __init__(self, query: Query, settling: Settling | None) -> None:
+        self.query, self.settling = query, settling
+        self.runner = opened(query)
+        self.folder = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, self.folder)
+        self.store = MemoryStore()
+        self.group, self.stored = KeyGroup(query.layout, self.new_file()), Stored(Manifest(1))
+        self.most = 0  # keys that had settled
+
+    def batch(self, rows: KeyedRows | None, watermark: int | None, now: int) -> list[dict[str, Any]]:
+        output = ResultBuffer(*self.query.outputs)
+        run_key_group(MicroBatch(self.query, self.runner, now, output), self.group, rows, watermark)
+        self.group.forget_dead_keys()
+        save(self.group, self.stored, self.store)
+        if self.settling is not None:
+            self.group.settling.settle(self.settling)
+            self.most = max(self.most, self.has_settled)
+        return output.table().to_pylist()
+
+    @property
+    def has_settled(self) -> int:
+        settled = self.group.settling.settled
+        return 0 if settled is None else len(settled)
+
+    @property
+    def file(self) -> LiveFile:
+        return cast(LiveFile, self.group.memory)
+
+    def new_file(self) -> LiveFile:
+        return LiveFile.create(os.path.join(self.folder, os.urandom(8).hex()))
+
+    def hand_over(self) -> None:
+        self.group, self.stored = handed_over(self.group, self.store)
+
+    def load(self) -> None:
+        self.group = KeyGroup(self.query.layout, self.new_file())
+        self.stored = load(self.store, self.group)
+
+    def manifest(self) -> Manifest:
+        manifest = self.store.read_manifest()
+        manifest.token = b""
+        return manifest
+
+
+def rows_of(draw: random.Random, n: int, at: int, keys: int, displaced: bool) -> KeyedRows:
+    names = [f"key {int(draw.random() ** 2 * keys)}" if draw.random() > 0.02 else None for _ in range(n)]
+    times = [at + draw.randrange(50) for _ in range(n)]
+    columns = [
+        pa.array(names, pa.large_string()),
+        pa.array(times),
+        pa.array([draw.randrange(9) for _ in range(n)]),
+        pa.array([draw.randrange(100) for _ in range(n)]),
+    ]
+    hashes = np.array([xxh64(str(name).encode()) for name in names], np.uint64)
+    if displaced:
+        hashes %= np.uint64(keys // 3 + 1)
+    batch = pa.record_batch(columns, names=ROWS.names)
+    return KeyedRows(batch, hashes.view(np.int64), np.array(times))
+
+
+def query(function: Any, order: str) -> Query:
+    return query_of(function, ROWS, RESULT, order=order, time_mode="ProcessingTime")
+
+
+def compare(seed: int, settling: Settling | None, batches: int = 40) -> tuple[int, Driven]:
+    """Compare a plain group with one whose keys settle, or that is loaded before each micro-batch."""
+    draw = random.Random(seed)
+    function, order = (Ops, Ops, Sessions)[seed % 3], ("arrival", "event_time")[seed % 2]
+    plain, other = Driven(query(function(), order), None), Driven(query(function(), order), settling)
+    keys, watermark, displaced = draw.choice([5, 80, 400]), 0, draw.random() < 0.2
+    for number in range(batches):
+        n = draw.choice([0, 1, 5, 60, 300]) if number else 600
+        rows = rows_of(draw, n, watermark + draw.randrange(20), keys, displaced) if n else None
+        advances = draw.random() < 0.7
+        watermark += draw.choice([1, 20, 100]) * advances
+        found = [each.batch(rows, watermark if advances else None, 40 * number) for each in (plain, other)]
+        assert repr(found[0]) == repr(found[1]), (seed, number)  # NaN
+        assert plain.store.chunks == other.store.chunks, (seed, number)
+        assert plain.manifest() == other.manifest(), (seed, number)
+        for event_time in (True, False):
+            assert plain.group.next_due(event_time) == other.group.next_due(event_time)
+        assert plain.group.standing() == other.group.standing()
+        if draw.random() < 0.3:
+            other.hand_over()
+        if settling is None or draw.random() < 0.05:
+            other.load()
+        if draw.random() < 0.05:
+            plain.load()
+    return keys, other
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_group_whose_keys_settle_is_like_a_plain_group(seed: int) -> None:
+    keys, other = compare(seed, ALWAYS)
+    assert other.most > keys // 10
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_policy_makes_no_difference(seed: int) -> None:
+    keys, other = compare(seed, Settling(above=2_000, records=16, ranges=2, least=3, share=4))
+    assert keys == 5 or other.most > keys // 10
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_group_that_is_loaded_each_time_writes_what_others_write(seed: int) -> None:
+    compare(seed, None, 15)
+
+
+def settled_group(n: int = 300) -> Driven:
+    """Return a group most of whose keys have settled."""
+    driven = Driven(query(Sessions(), "arrival"), ALWAYS)
+    draw = random.Random(1)
+    driven.batch(rows_of(draw, 4 * n, 0, n, False), 5, 0)
+    driven.batch(None, 6, 1)
+    assert driven.has_settled > n // 3
+    assert not len(driven.group.keys.table)
+    return driven
+
+
+def test_damage_is_an_error_that_says_so() -> None:
+    draw = random.Random(2)
+    lost = 0
+    for number in range(20):
+        driven = settled_group(60)
+        rows = rows_of(random.Random(1), 30, 20, 60, False)
+        plain = settled_group(60)
+        fd = driven.file.descriptor
+        settled = driven.group.settling.settled
+        assert settled is not None
+        places = [each for _, _, _, places, _ in settled.head()[4] for each in places[:1]]
+        at, nbytes = draw.choice(places)
+        if number % 4:
+            byte = at + draw.randrange(nbytes)
+            os.pwrite(fd, bytes([os.pread(fd, 1, byte)[0] ^ 1 << draw.randrange(8)]), byte)
+        else:
+            os.pwrite(fd, bytes(nbytes), at)
+        try:
+            found = driven.batch(rows, 100, 2)
+        except SettledLost:
+            lost += 1
+        else:
+            assert found == plain.batch(rows, 100, 2)
+    assert lost > 10
+
+
+def test_a_key_with_a_waiting_row_or_in_a_list_stays_in_memory() -> None:
+    driven = Driven(query(Sessions(), "event_time"), ALWAYS)
+    driven.batch(rows_of(random.Random(1), 300, 1000, 60, False), 5, 0)
+    assert not driven.has_settled, "all rows wait"
+    driven.batch(None, 2000, 1)
+    driven.batch(None, 2001, 2)
+    assert not driven.has_settled, "all have fired"
+
+
+class WithList(Sessions):
+    def open(self, runtime_context: Any) -> None:
+        super().open(runtime_context)
+        self.log = runtime_context.get_list_state(ListStateDescriptor("log", Types.LONG()))
+
+
+def test_a_group_with_a_list_stays_in_memory() -> None:
+    driven = Driven(query(WithList(), "arrival"), ALWAYS)
+    driven.batch(rows_of(random.Random(1), 300, 10, 60, False), 5, 0)
+    driven.batch(None, 6, 1)
+    assert not driven.has_settled

@@ -1,0 +1,523 @@
+"""What has settled of a key group: whole keys, as records in runs of its live file.
+
+A record has the key, its timers and expiries, and the values of its states. The records are in ranges of ids,
+each in runs of its own, which are written anew when more keys settle there. A record that is taken is dead.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap._native._core import Codes, Run
+from timerheap.spark._arrow import map_type, wide
+from timerheap.spark._memory.blocks import Block, Memory, nbytes_of_bits, rounded_up
+from timerheap.spark._memory.value_codes import ValueCodes
+
+LONGEST = 4070
+"""The most bytes of a record."""
+
+MOST_NAMESPACES = 250
+"""Of timers that have settled: a record has the number of each."""
+
+_PAGE = 4096
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+
+Timers = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Timestamps, ids of keys, and namespaces, in the order of the ids."""
+
+
+class FileMemory(Memory, Protocol):
+    """A memory in a file."""
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the file, in which each block begins at its `at`."""
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why blocks are not in the file any more."""
+
+
+class WholeKeys(NamedTuple):
+    """Keys with all that they have.
+
+    ids: int64, shape (n,), in ascending order
+    keys: structs of the key columns
+    values: of each state, null for a key without one
+    timers: of each time domain
+    """
+
+    ids: np.ndarray
+    keys: pa.StructArray
+    values: list[pa.Array]
+    timers: list[Timers]
+
+    def where(self, mask: np.ndarray) -> WholeKeys:
+        """Return the keys of a mask, shape (n,)."""
+        rows, kept = pa.array(mask), self.ids[mask]
+        timers = []
+        for columns in self.timers:
+            mine = mask[np.searchsorted(self.ids, columns[1])]
+            timers.append((columns[0][mine], columns[1][mine], columns[2][mine]))
+        return WholeKeys(kept, self.keys.filter(rows), [each.filter(rows) for each in self.values], timers)
+
+
+class Records:
+    """How whole keys become bytes, and back.
+
+    key: the type of the key
+    states: the types of states by name
+    slots: how many timers of each time domain a record has room for
+    """
+
+    def __init__(self, key: pa.StructType, states: dict[str, pa.DataType], slots: Sequence[int]) -> None:
+        self.states, self.slots = states, list(slots)
+        self._key = key
+        columns = [*key, *(pa.field(f"s{number}", type_) for number, type_ in enumerate(states.values()))]
+        for domain, count in enumerate(slots):
+            for slot in range(count):
+                columns += [
+                    pa.field(f"t{domain}.{slot}", pa.int64()),
+                    pa.field(f"n{domain}.{slot}", pa.uint8()),
+                ]
+        self._type = wide(pa.struct(columns))
+        # As codes, each NaN would become the same.
+        self._bits = map_type(self._type, lambda each: _BITS.get(each, each))
+        self._codes = ValueCodes(self._bits)
+
+    def head(self) -> list[Any]:
+        schema = pa.schema(list(self.states.items())).serialize().to_pybytes()
+        return [base64.b64encode(schema).decode(), self.slots]
+
+    @classmethod
+    def of(cls, key: pa.StructType, head: list[Any]) -> Records:
+        """Return the records that `head` describes."""
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(head[0])))
+        return cls(key, dict(zip(schema.names, schema.types, strict=True)), head[1])
+
+    def fits(self, other: Records) -> bool:
+        return (self.states, self.slots) == (other.states, other.slots)
+
+    def encoded(self, whole: WholeKeys) -> tuple[np.ndarray, np.ndarray]:
+        """Return where each record ends, int64, and their bytes; the namespaces are numbers."""
+        n = len(whole.ids)
+        columns = [*whole.keys.flatten(), *whole.values]
+        for count, (timestamps, ids, namespaces) in zip(self.slots, whole.timers, strict=True):
+            at = np.searchsorted(whole.ids, ids)
+            turns = np.arange(len(at)) - np.searchsorted(at, at)
+            for slot in range(count):
+                mine, empty = turns == slot, np.ones(n, bool)
+                empty[at[mine]] = False
+                times, numbers = np.zeros(n, np.int64), np.zeros(n, np.uint8)
+                times[at[mine]], numbers[at[mine]] = timestamps[mine], namespaces[mine]
+                columns += [pa.array(times, mask=empty), pa.array(numbers, mask=empty)]
+        fields = [each.with_type(c.type) for each, c in zip(self._type, columns, strict=True)]
+        rows = pa.StructArray.from_arrays(columns, fields=fields)
+        return self._codes.encoded(_as_type(rows, self._bits)).columns()
+
+    def decoded(self, ids: np.ndarray, ends: np.ndarray, data: np.ndarray) -> WholeKeys:
+        """Return the keys of records; the namespaces are numbers."""
+        codes = Codes(data, np.concatenate([[0], ends]))
+        columns = _as_type(self._codes.decoded(codes), self._type).flatten()
+        keys, count = columns[: self._key.num_fields], self._key.num_fields + len(self.states)
+        fields = [each.with_type(c.type) for each, c in zip(self._key, keys, strict=True)]
+        values, slots = columns[self._key.num_fields : count], iter(columns[count:])
+        timers = [_in_slots([(next(slots), next(slots)) for _ in range(of)], ids) for of in self.slots]
+        return WholeKeys(ids, pa.StructArray.from_arrays(keys, fields=fields), values, timers)
+
+
+def _as_type(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return the bytes of an array that begins at 0 as one of a type of the same layout, field by field."""
+    # `pa.Array.view` refuses null structs that have fields without nulls.
+    if not pa.types.is_struct(type_):
+        return array if array.type == type_ else array.view(type_)
+    children = [_as_type(array.field(i), each.type) for i, each in enumerate(type_)]
+    return pa.Array.from_buffers(type_, len(array), array.buffers()[:1], array.null_count, children=children)
+
+
+def _in_slots(slots: list[tuple[pa.Array, pa.Array]], ids: np.ndarray) -> Timers:
+    none = np.empty(0, np.int64)
+    parts = [(none, none, none)]
+    for times, numbers in slots:
+        (at,) = times.is_valid().to_numpy(zero_copy_only=False).nonzero()
+        rows = pa.array(at)
+        parts.append((times.take(rows).to_numpy(), ids[at], numbers.take(rows).to_numpy().astype(np.int64)))
+    timestamps, owners, namespaces = map(np.concatenate, zip(*parts, strict=True))
+    order = np.argsort(owners, kind="stable")
+    return timestamps[order], owners[order], namespaces[order]
+
+
+@dataclass
+class _Range:
+    """Records of ids from `low` up to the next range.
+
+    runs: one for each time domain, or their heads; the first has the bytes of records; none without records
+    place: where they are
+    dead: a bit for each record
+    first: of each run the number of the first time that may be alive, that time or None, and whose it is
+    """
+
+    low: int
+    live: int = 0
+    runs: list[Any] = field(default_factory=list)
+    place: Block | None = None
+    dead: Block | None = None
+    first: list[list[Any]] = field(default_factory=list)
+
+    @property
+    def bits(self) -> np.ndarray:
+        assert self.dead is not None
+        return self.dead.bytes[: nbytes_of_bits(len(self.runs[0]))]
+
+    def head(self) -> list[Any]:
+        runs = [run if isinstance(run, list) else run.head for run in self.runs]
+        places = [[each.at, len(each.bytes)] for each in (self.place, self.dead) if each is not None]
+        return [self.low, self.live, runs, places, self.first]
+
+
+class Settled:
+    """The keys of a group that have settled; `records` is their format.
+
+    What reads raises an OSError or a ValueError if that is impossible, or a page is not what was written.
+    """
+
+    def __init__(self, memory: FileMemory, records: Records, head: Sequence[Any] = ()) -> None:
+        self.records = records
+        self._memory = memory
+        domains, states = len(records.slots), len(records.states)
+        # Numbers of timers by time domain, and of values by state; namespaces, and how many timers have each.
+        self._timers: list[int]
+        self._values: list[int]
+        self._timers, self._values, namespaces, uses, ranges = head or (
+            [0] * domains,
+            [0] * states,
+            [],
+            [],
+            [[_LEAST, 0, [], [], []]],
+        )
+        self._namespaces, self._uses = np.array(namespaces, np.int64), np.array(uses, np.int64)
+        # The time domain of each run of a range.
+        self._domains = [domain for domain, count in enumerate(records.slots) if count]
+        self._ranges: list[_Range] = []
+        for low, live, runs, places, first in ranges:
+            place, dead = [memory.attach(at, nbytes) for at, nbytes in places] or (None, None)
+            self._ranges.append(_Range(low, live, runs, place, dead, first))
+        self._find_lows()
+
+    def head(self) -> list[Any]:
+        ranges = [each.head() for each in self._ranges]
+        return [self._timers, self._values, self._namespaces.tolist(), self._uses.tolist(), ranges]
+
+    def __len__(self) -> int:
+        return sum(each.live for each in self._ranges)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all runs in the file."""
+        return sum(len(each.place.bytes) for each in self._ranges if each.place is not None)
+
+    def namespaces(self) -> np.ndarray:
+        """Return the namespaces of timers, those of expiries left out."""
+        return self._namespaces[self._uses > 0]
+
+    def numbers(self, namespaces: np.ndarray) -> np.ndarray:
+        """Return the numbers of namespaces, int64, -1 for one that has none and gets none."""
+        new = np.setdiff1d(namespaces, self._namespaces)[: MOST_NAMESPACES - len(self._namespaces)]
+        if len(new):
+            self._namespaces = np.concatenate([self._namespaces, new])
+            self._uses = np.concatenate([self._uses, np.zeros(len(new), np.int64)])
+        order = np.argsort(self._namespaces)
+        at = np.searchsorted(self._namespaces, namespaces, sorter=order)
+        at = order[np.minimum(at, len(order) - 1)] if len(order) else at
+        known = self._namespaces[at] == namespaces if len(order) else np.zeros(len(at), bool)
+        numbers: np.ndarray = np.where(known, at, -1)
+        return numbers
+
+    # ---- reading ----
+
+    def count(self, domain: int) -> int:
+        """Return the number of timers of a time domain."""
+        return self._timers[domain]
+
+    def values(self, state: int) -> int:
+        """Return how many keys have a value of a state."""
+        return self._values[state]
+
+    def first(self, domain: int) -> int | None:
+        """Return the first time of a time domain."""
+        if domain not in self._domains:
+            return None
+        at = self._domains.index(domain)
+        times = [each.first[at][1] for each in self._ranges if each.first]
+        return min((time for time in times if time is not None), default=None)
+
+    def parts(self) -> Iterator[WholeKeys]:
+        """Yield all keys, in ascending order of the ids."""
+        for each in self._ranges:
+            if each.live:
+                yield self._decoded([self._gathered(each, self._alive(each))])
+
+    def take(self, ids: np.ndarray) -> WholeKeys | None:
+        """Remove and return the keys that are among distinct `ids`, None for none."""
+        ids = np.sort(ids)
+        found = []
+        bounds = np.searchsorted(ids, self._lows[1:])
+        for each, mine in zip(self._ranges, np.split(ids, bounds), strict=True):
+            if each.live and len(mine):
+                self._open(each)
+                numbers, ends, data = each.runs[0].find(mine, each.bits)
+                there = numbers >= 0
+                if there.any():
+                    found.append((each, numbers[there], mine[there], ends[there], data))
+        return self._taken(found)
+
+    def take_due(self, domain: int, time: int) -> WholeKeys | None:
+        """Remove and return the keys that have a timer of a domain up to `time`, None for none."""
+        if domain not in self._domains:
+            return None
+        at, found = self._domains.index(domain), []
+        for each in self._ranges:
+            if each.first and each.first[at][1] is not None and each.first[at][1] <= time:
+                self._open(each)
+                _, numbers, each.first[at][0] = each.runs[at].due(time, each.first[at][0], each.bits)
+                found.append(self._gathered(each, np.unique(numbers)))
+        return self._taken(found)
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        for each in self._ranges:
+            self._release(each)
+        self._ranges = [_Range(_LEAST)]
+        self._find_lows()
+
+    def _find_lows(self) -> None:
+        self._lows = np.array([each.low for each in self._ranges], np.int64)
+
+    def _open(self, each: _Range) -> None:
+        fd = self._memory.descriptor
+        each.runs = [Run.open(fd, run) if isinstance(run, list) else run for run in each.runs]
+
+    def _alive(self, each: _Range) -> np.ndarray:
+        self._open(each)
+        bits = np.unpackbits(each.bits, count=len(each.runs[0]), bitorder="little")
+        return np.flatnonzero(bits == 0)
+
+    def _gathered(self, each: _Range, numbers: np.ndarray) -> tuple[Any, ...]:
+        return each, numbers, *each.runs[0].gather(numbers)
+
+    def _decoded(self, found: list[tuple[Any, ...]]) -> WholeKeys:
+        _, _, ids, ends, data = zip(*found, strict=True)
+        starts = np.cumsum([0, *map(len, data[:-1])])
+        whole = self.records.decoded(
+            np.concatenate(ids),
+            np.concatenate([each + start for each, start in zip(ends, starts, strict=True)]),
+            np.concatenate(data),
+        )
+        timers = [(times, owners, self._namespaces[numbers]) for times, owners, numbers in whole.timers]
+        return whole._replace(timers=timers)
+
+    def _taken(self, found: list[tuple[Any, ...]]) -> WholeKeys | None:
+        if not found:
+            return None
+        whole = self._decoded(found)
+        self._add(whole, -1)
+        for each, numbers, *_ in found:
+            np.bitwise_or.at(each.bits, numbers >> 3, np.left_shift(1, numbers & 7).astype(np.uint8))
+            each.live -= len(numbers)
+            if each.live:
+                self._look(each)
+            else:
+                self._release(each)
+        return whole
+
+    def _add(self, whole: WholeKeys, sign: int) -> None:
+        """Count keys that have come or gone."""
+        for domain, (timestamps, _, namespaces) in enumerate(whole.timers):
+            self._timers[domain] += sign * len(timestamps)
+            if domain < 2 and len(timestamps):
+                np.add.at(self._uses, self.numbers(namespaces), sign)
+        for state, values in enumerate(whole.values):
+            self._values[state] += sign * (len(values) - values.null_count)
+
+    def _look(self, each: _Range) -> None:
+        """Find the first times that are alive."""
+        for run, first in zip(each.runs, each.first, strict=True):
+            number = first[2]
+            if number is not None and each.bits[number >> 3] >> (number & 7) & 1:
+                first[:] = _first_alive(run, first[0], each.bits)
+
+    def _release(self, each: _Range) -> None:
+        for block in (each.place, each.dead):
+            if block is not None:
+                self._memory.release(block)
+        each.live, each.runs, each.place, each.dead, each.first = 0, [], None, None, []
+
+    # ---- writing ----
+
+    def bounds(self, at: int) -> tuple[int, int]:
+        """Return the first and the last id of a range."""
+        after = self._ranges[at + 1].low - 1 if at + 1 < len(self._ranges) else _MOST
+        return self._ranges[at].low, after
+
+    def shares(self, ids: np.ndarray) -> np.ndarray:
+        """Return how many ids lie in each range."""
+        at = np.searchsorted(self._lows, ids, side="right") - 1
+        return np.bincount(at, minlength=len(self._ranges))
+
+    def live(self, at: int) -> int:
+        """Return how many records of a range are alive."""
+        return self._ranges[at].live
+
+    def add(self, at: int, whole: WholeKeys, most: int) -> np.ndarray:
+        """Let keys settle in a range, which becomes several if it would have many more than `most` records.
+
+        Returns the ids of those that have settled: keys whose records would be too long do not. After an error
+        nothing has changed.
+        """
+        timers = [(each[0], each[1], self.numbers(each[2])) for each in whole.timers]
+        ends, data = self.records.encoded(whole._replace(timers=timers))
+        long = np.diff(ends, prepend=0) > LONGEST
+        if long.any():
+            whole = whole.where(~long)
+            return self.add(at, whole, most) if len(whole.ids) else whole.ids
+        old, n = self._ranges[at], len(whole.ids)
+        count = old.live + n
+        pieces = max(1, min(n, -(-count // most) if 2 * count > 3 * most else 1))
+        cuts = [n * piece // pieces for piece in range(pieces + 1)]
+        low, high = self.bounds(at)
+        lows = [low, *whole.ids[cuts[1:-1]].tolist()]
+        highs = [*(each - 1 for each in lows[1:]), high]
+        if old.live:
+            self._open(old)
+        written: list[_Range] = []
+        try:
+            for piece, (start, stop) in enumerate(pairwise(cuts)):
+                begin = int(ends[start - 1]) if start else 0
+                part = ends[start:stop] - begin, data[begin : int(ends[stop - 1])]
+                mine = [_owned_between(each, whole.ids[start], whole.ids[stop - 1]) for each in whole.timers]
+                written.append(
+                    self._written(old, lows[piece], highs[piece], whole.ids[start:stop], part, mine)
+                )
+        except BaseException:
+            for each in written:
+                self._release(each)
+            raise
+        self._ranges[at : at + 1] = written
+        self._find_lows()
+        self._release(old)
+        self._add(whole, 1)
+        return whole.ids
+
+    def _written(
+        self,
+        old: _Range,
+        low: int,
+        high: int,
+        ids: np.ndarray,
+        records: tuple[np.ndarray, np.ndarray],
+        timers: list[Timers],
+    ) -> _Range:
+        """Write what a range has between bounds, and more records."""
+        none = np.empty(0, np.int64)
+        times = [_in_order_of_time(timers[domain], ids) for domain in self._domains] or [(none, none)]
+        befores: list[Run | None] = list(old.runs) if old.live else [None] * len(times)
+        dead = old.bits if old.live else None
+        bound = _PAGE + sum(
+            Run.most_bytes(len(ids), len(records[1]) if not number else 0, len(each[0]), before)
+            for number, (each, before) in enumerate(zip(times, befores, strict=True))
+        )
+        memory, fd = self._memory, self._memory.descriptor
+        block = memory.allocate(bound)
+        start = at = rounded_up(block.at, _PAGE)
+        made, runs = _Range(low, place=block), []
+        try:
+            if not block.at:
+                raise MemoryError("the live file has no room")
+            for number, (each, before) in enumerate(zip(times, befores, strict=True)):
+                ends, data = records if not number else (np.zeros(len(ids), np.int64), np.empty(0, np.uint8))
+                runs.append(Run.merged(fd, at, ids, ends, data, *each, before, dead, low, high))
+                at += runs[-1].nbytes
+            made.live = len(runs[0])
+            made.dead = memory.allocate(nbytes_of_bits(made.live))
+            if not made.dead.at:
+                raise MemoryError("the live file has no room")
+        except BaseException:
+            self._release(made)
+            raise
+        made.dead.bytes[:] = 0
+        made.runs = runs
+        made.first = [_first_alive(run, 0, made.bits) for run in runs]
+        for begin, end in ((block.at, start), (at, block.at + len(block.bytes))):
+            if begin < end:
+                memory.release(Block(block.bytes[begin - block.at : end - block.at], begin))
+        made.place = Block(block.bytes[start - block.at : at - block.at], start)
+        return made
+
+
+class SettledPart:
+    """What a part of a group has among the keys that have settled."""
+
+    def __init__(self, settled: Settled, bring: Callable[[np.ndarray], None], number: int = -1) -> None:
+        self._settled, self._number = settled, number
+        self.bring = bring  # back the keys that have settled of these ids
+
+    def items(self) -> tuple[np.ndarray, pa.Array] | None:
+        """Return the ids of keys, and the keys, or the values of the state of this number; None for none."""
+        if not len(self):
+            return None
+        ids, columns = [], []
+        for part in self._settled.parts():
+            values = part.keys if self._number < 0 else part.values[self._number]
+            ids.append(part.ids[values.is_valid().to_numpy(zero_copy_only=False)])
+            columns.append(values.drop_null())
+        return np.concatenate(ids), pa.concat_arrays(columns)
+
+    def __len__(self) -> int:
+        return len(self._settled) if self._number < 0 else self._settled.values(self._number)
+
+
+class SettledTimers:
+    """The timers of a time domain that have settled with their keys."""
+
+    def __init__(self, settled: Settled, domain: int) -> None:
+        self._settled, self._domain = settled, domain
+
+    def columns(self) -> Timers:
+        """Return timestamps, ids and namespaces."""
+        found = [part.timers[self._domain] for part in self._settled.parts()]
+        none = np.empty(0, np.int64)
+        timestamps, ids, namespaces = map(np.concatenate, zip((none,) * 3, *found, strict=True))
+        return timestamps, ids, namespaces
+
+    def first(self) -> int | None:
+        """Return the first timestamp."""
+        return self._settled.first(self._domain)
+
+    def __len__(self) -> int:
+        return self._settled.count(self._domain)
+
+
+def _first_alive(run: Run, start: int, dead: np.ndarray) -> list[Any]:
+    times, numbers, after = run.due(_MOST, start, dead, most=1)
+    return [after - 1, int(times[0]), int(numbers[0])] if len(times) else [after, None, None]
+
+
+def _owned_between(timers: Timers, low: int, high: int) -> Timers:
+    start, stop = np.searchsorted(timers[1], low), np.searchsorted(timers[1], high, side="right")
+    timestamps, ids, namespaces = (column[start:stop] for column in timers)
+    return timestamps, ids, namespaces
+
+
+def _in_order_of_time(timers: Timers, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return timestamps in order, and of which record each is."""
+    owners = np.searchsorted(ids, timers[1])
+    order = np.lexsort((owners, timers[0]))
+    return timers[0][order], owners[order]

@@ -4,7 +4,8 @@ Run as root: ``python bench/tight_groups.py [--keys 8e6] [--shares 0.5 2 4] [--j
 driven as the operator drives them (skew.py), and each row moves the timer of its key. A process builds them
 and ends, and their files leave the page cache. For each share, a process in a cgroup, whose memory is the
 size of the files divided by the share, maps the files and continues: with micro-batches of 10,000 rows of
-one hundredth of the keys (hot), then of all keys (cold).
+one hundredth of the keys (hot), then of all keys (cold). ``--settle N`` lets keys settle once a group takes
+more than N megabytes, and ``--unlimited`` says what the files would take without that.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from skew import Group, Sessions, rows_of
 from tight import HOT, forget, limited, medians, options
 
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.settling import Settling
 from timerheap.spark._live.live_file import LiveFile
 
 GROUPS = 8
@@ -35,6 +37,9 @@ BUILD = 500_000  # rows of a micro-batch that builds
 
 class Mapped(Group):
     """A key group whose memory is a file; a new one, or the one that a process has left in it."""
+
+    settling: Settling | None = None
+    settled = 0  # how many keys have settled
 
     def __init__(self, path: Path) -> None:
         super().__init__("", Sessions())
@@ -53,6 +58,8 @@ class Mapped(Group):
     def release(self) -> Any:
         """Write the head of the file and release it; return the file."""
         file: Any = self.group.memory
+        if Mapped.settling is not None:
+            self.settled += self.group.settling.settle(Mapped.settling)
         assert file.write_head(json.dumps(self.group.head()).encode())
         file.unlock()
         return file
@@ -66,9 +73,11 @@ class Mapped(Group):
         self.release()
 
 
-def pages_read() -> int:
-    """Return how many faults of this process have read a page from the disk."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+def disk() -> tuple[float, ...]:
+    """Return how many faults have read a page from the disk, and how many megabytes were read and written."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    return faults, int(fields["read_bytes"]) / 1e6, int(fields["write_bytes"]) / 1e6
 
 
 def batch(groups: list[Mapped], keys: np.ndarray, at: int) -> None:
@@ -79,17 +88,27 @@ def batch(groups: list[Mapped], keys: np.ndarray, at: int) -> None:
         group.pass_on()
 
 
-def build(paths: list[Path], keys: int) -> None:
+def settle_above(megabytes: float) -> None:
+    """Let keys settle in groups that take more."""
+    if megabytes >= 0:
+        Mapped.settling = Settling(above=int(megabytes * 1e6))
+
+
+def build(paths: list[Path], keys: int, above: float) -> None:
     """Build the groups."""
+    settle_above(above)
     groups = [Mapped(path) for path in paths]
     for first in range(0, keys, BUILD):
         batch(groups, np.arange(first, min(first + BUILD, keys)), first)
+    for _ in range(20):  # in as many micro-batches as it takes
+        batch(groups, np.arange(0), keys)
     for group in groups:
         group.leave()
 
 
-def measure(paths: list[Path], keys: int, limit: int, batches: int) -> dict[str, Any]:
+def measure(paths: list[Path], keys: int, limit: int, batches: int, above: float) -> dict[str, Any]:
     """Return what micro-batches take with so much memory for what is touched from now on."""
+    settle_above(above)
     found: dict[str, Any] = {}
     random = np.random.default_rng(1)
     hot = random.choice(keys, keys // HOT, replace=False)
@@ -101,18 +120,22 @@ def measure(paths: list[Path], keys: int, limit: int, batches: int) -> dict[str,
             took = []
             for number in range(batches):
                 chosen = random.choice(hot if name == "hot" else keys, SOME, replace=False)
-                faults, cpu, begun = pages_read(), time.process_time(), time.perf_counter()
+                before, cpu, begun = disk(), time.process_time(), time.perf_counter()
                 batch(groups, chosen, keys + number)
                 seconds, used = time.perf_counter() - begun, time.process_time() - cpu
-                took.append((seconds, used, pages_read() - faults))
-            found[name] = medians(("seconds", "cpu", "faults"), took)
+                took.append((seconds, used, *np.subtract(disk(), before).tolist()))
+            found[name] = medians(("seconds", "cpu", "faults", "read MB", "written MB"), took)
+            found[name]["settled"] = sum(group.settled for group in groups)
         for group in groups:
             group.leave()
     return found
 
 
 def main() -> None:
-    arguments = options(__doc__.splitlines()[0]).parse_args()
+    parser = options(__doc__.splitlines()[0])
+    parser.add_argument("--settle", type=float, default=-1, help="above so many megabytes of a group")
+    parser.add_argument("--unlimited", type=int, help="bytes of which shares fit, else those of the files")
+    arguments = parser.parse_args()
 
     def apart(work: Any, *arguments: Any) -> Any:
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
@@ -120,14 +143,14 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
         paths = [Path(scratch, f"{number}") for number in range(GROUPS)]
-        apart(build, paths, arguments.keys)
+        apart(build, paths, arguments.keys, arguments.settle)
         size = sum(path.stat().st_blocks * 512 for path in paths)
         print(f"{arguments.keys:,} keys, {size / 1e6:,.0f} MB of files", flush=True)
         result: dict[str, Any] = {"keys": arguments.keys, "rows": SOME, "files": size, "limits": []}
         for share in arguments.shares:
             forget(paths)
-            limit = int(size / share)
-            found = apart(measure, paths, arguments.keys, limit, arguments.batches)
+            limit = int((arguments.unlimited or size) / share)
+            found = apart(measure, paths, arguments.keys, limit, arguments.batches, arguments.settle)
             result["limits"].append({"share": share, "limit": limit, **found})
             for name in ("hot", "cold"):
                 print(f"{limit / 1e6:8,.0f} MB", name, found[name], flush=True)

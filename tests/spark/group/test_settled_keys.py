@@ -8,12 +8,14 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from chunk_store import MemoryStore, load, save
+from chunk_store import GroupStore, MemoryStore, load, save
+from letters import Mailbox
 from live_files import handed_over
 from pyspark.sql.types import StructType
 from queries import opened, query_of
@@ -33,7 +35,11 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.saving import Stored
 from timerheap.spark._group.settling import SettledLost, Settling
 from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._live import live_groups
+from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_file import LiveFile
+from timerheap.spark._live.live_groups import LiveGroups
+from timerheap.spark._live.memory_limit import memory_limit, settling_of
 from timerheap.spark._query import Query
 from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
@@ -270,6 +276,66 @@ def test_damage_is_an_error_that_says_so() -> None:
         else:
             assert found == plain.batch(rows, 100, 2)
     assert lost > 10
+
+
+def test_a_group_that_has_lost_keys_is_loaded_from_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    monkeypatch.setattr(live_groups, "settling_of", lambda groups: ALWAYS)
+    plain, store, mail, found = Driven(query(Sessions(), "arrival"), None), GroupStore(), Mailbox(), []
+    for number in range(8):
+        rows = rows_of(random.Random(number), 40 if number else 300, 20 * number, 60, False)
+        groups = LiveGroups(plain.query.layout, store, Owner("query", "operator"), 1, mail)
+        groups.begin("run", number)
+        group, stored = groups.load(0)
+        settled = group.settling.settled
+        if number in (3, 6):
+            assert settled is not None
+            (path,) = (each for each in tmp_path.rglob("*.taken"))
+            for _, _, _, places, _ in settled.head()[4]:
+                for at, nbytes in places[:1]:
+                    with path.open("r+b") as file:
+                        file.seek(at)
+                        file.write(bytes(nbytes))
+        output = ResultBuffer(*plain.query.outputs)
+        batch = MicroBatch(plain.query, plain.runner, number, output)
+        try:
+            run_key_group(batch, group, rows, 20 * number - 30)
+        except SettledLost as e:
+            group, stored = groups.load_again(group, e)
+            run_key_group(batch, group, rows, 20 * number - 30)
+        assert output.table().to_pylist() == plain.batch(rows, 20 * number - 30, number)
+        groups.save(0, group, stored, b"")
+        found.append(dict(groups.origins))
+    assert found == [
+        {"new": 1},
+        *[{"continued": 1}] * 2,
+        {"continued": 1, "loaded": 1},
+        *[{"continued": 1}] * 2,
+        {"continued": 1, "loaded": 1},
+        {"continued": 1},
+    ]
+    assert "live state was damaged" in str(mail.warnings)
+
+
+def test_the_limit_of_memory_lowers_the_threshold(tmp_path: Path) -> None:
+    for name, limit in (("a", "max"), ("a/b", "600"), ("a/b/c", "900"), ("memory/v1", "700")):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        file = "memory.limit_in_bytes" if "v1" in name else "memory.max"
+        (tmp_path / name / file).write_text(limit + "\n")
+
+    def limit_of(text: str) -> int | None:
+        path = tmp_path / str(len(text))
+        path.write_text(text)
+        return memory_limit(path, tmp_path)
+
+    assert limit_of("0::/a/b/c\n") == 600, "that of a group around it counts, too"
+    assert limit_of("0::/a\n") is None
+    assert limit_of("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == 700
+    assert limit_of("0::/elsewhere\n") is None
+    assert memory_limit(tmp_path / "none", tmp_path) is None
+    assert settling_of(10**9).above in (1 << 20, 64 << 20)
 
 
 def test_a_key_with_a_waiting_row_or_in_a_list_stays_in_memory() -> None:

@@ -72,7 +72,10 @@ class ModelledRun:
         distinct = {record.id: record for record in more if low <= record.id <= high}
         added = sorted(record for record in distinct.values() if record.id not in there)
         at = self.run.head[0] + self.run.nbytes
-        self.run = Run.merged(self.fd, at, *columns(added), self.run, self.bits, low, high)
+        arguments = columns(added)
+        most = Run.most_bytes(len(added), len(arguments[2]), len(arguments[3]), self.run)
+        self.run = Run.merged(self.fd, at, *arguments, self.run, self.bits, low, high)
+        assert self.run.nbytes <= most
         self.records, self.dead = sorted(self.alive(low, high) + added), set()
 
     def reopen(self) -> None:
@@ -106,6 +109,10 @@ class ModelledRun:
             assert end == start + len(due)
             found = zip(stamps.tolist(), numbers.tolist(), strict=True)
             assert [*found] == [pair for pair in due if pair[1] not in self.dead]
+            some = self.run.due(bound, 0, self.bits, most=3)
+            wanted = [(ts, number) for ts, number in times if ts <= bound and number not in self.dead][:3]
+            assert [*zip(some[0].tolist(), some[1].tolist(), strict=True)] == wanted
+            assert len(wanted) < 3 or times[some[2] - 1] == wanted[-1]
             start = end
 
     def check(self) -> None:

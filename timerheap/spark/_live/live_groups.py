@@ -12,13 +12,14 @@ from timerheap._native._core import xxh64
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.layout import GroupLayout
 from timerheap.spark._group.saving import Stored, loaded_group
-from timerheap.spark._group.settling import SETTLING, SettledLost
+from timerheap.spark._group.settling import SettledLost
 from timerheap.spark._group.state_names import expect_stored
 from timerheap.spark._group.stored.chunk_store import ChunkStore
 from timerheap.spark._group.stored.manifest import Manifest
 from timerheap.spark._live.live_cache import Cache, Held, Owner
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.live_store import LiveStore
+from timerheap.spark._live.memory_limit import settling_of
 from timerheap.spark._memory.blocks import PROCESS, Memory
 
 _cache = Cache()
@@ -125,7 +126,7 @@ class LiveGroups:
             return
         if isinstance(file, LiveFile) and self._files is not None:
             try:
-                group.settling.settle(SETTLING)
+                group.settling.settle(settling_of(self._files.groups))
             except SettledLost as e:
                 file.discard()
                 self._tell_damage(e)

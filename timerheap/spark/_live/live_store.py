@@ -49,6 +49,7 @@ class LiveStore:
         self._homes = [os.path.join(directory, HOME) for directory in directories]
         self._query = "query-" + quote(query, safe="")
         self._found: dict[bytes, list[str]] = {}
+        self.groups = 0  # key groups that have files here
 
     def create(self, group: bytes) -> LiveFile:
         """Create the file of a key group, empty and taken; raise OSError if that is impossible."""
@@ -101,7 +102,7 @@ class LiveStore:
     def sweep(self) -> None:
         """Remove the files of dead workers and executors, and of other queries that are idle for an hour."""
         # Costs one look into a few directories. Other files of the query are remembered for `take`.
-        self._found = {}
+        self._found, self.groups = {}, 0
         for home in self._homes:
             if is_private(home):
                 own(home)
@@ -122,15 +123,18 @@ class LiveStore:
 
     def _look_into(self, directory: str) -> None:
         released = []
+        groups = set()
         for file in files_in(directory):
             name = _NAME.fullmatch(file.name)
             if name is None:
                 continue
+            groups.add(name[1])
             if name[3]:
                 remove_unless_locked(file.path)
             elif (changed := changed_at(file)) < GONE:
                 released.append((changed, file.path))
                 self._found.setdefault(bytes.fromhex(name[1]), []).append(file.path)
+        self.groups += len(groups)
         newest = max((changed for changed, _ in released), default=0.0)
         for changed, path in released:
             if changed < newest - _LEFT:  # Spark has given the group to another executor

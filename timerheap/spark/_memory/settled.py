@@ -379,8 +379,8 @@ class Settled:
     def add(self, at: int, whole: WholeKeys, most: int) -> np.ndarray:
         """Let keys settle in a range, which becomes several if it would have many more than `most` records.
 
-        Returns the ids of those that have settled: keys whose records would be too long do not. After an error
-        nothing has changed.
+        Returns the ids of those that have settled: a key whose record would be too long does not. An error
+        changes nothing.
         """
         timers = [(each[0], each[1], self.numbers(each[2])) for each in whole.timers]
         ends, data = self.records.encoded(whole._replace(timers=timers))

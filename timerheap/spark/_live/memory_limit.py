@@ -1,0 +1,48 @@
+"""How much memory the processes of this executor may use, and how much of it a live group may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+from timerheap.spark._group.settling import SETTLING, Settling
+
+_ROOT, _SELF = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_SHARE = 4  # of one part in so many of the memory, keys are in memory that could settle
+_LEAST = 1 << 20
+
+
+def settling_of(groups: int) -> Settling:
+    """Return when keys settle in one of so many groups on this executor."""
+    limit = memory_limit()
+    if limit is None:
+        return SETTLING
+    above = max(_LEAST, limit // _SHARE // max(1, groups))
+    return replace(SETTLING, above=min(SETTLING.above, above))
+
+
+@cache
+def memory_limit(of: Path = _SELF, root: Path = _ROOT) -> int | None:
+    """Return the limit of the control group of this process, in bytes, None without one."""
+    found = []
+    with suppress(OSError):
+        for path in _limits(of.read_text(), root):
+            with suppress(OSError, ValueError):  # "max", or the folder is that of a different container
+                found.append(int(path.read_text()))
+    limit = min(found, default=1 << 62)
+    return limit if limit < 1 << 60 else None  # of version 1, a large number is none
+
+
+def _limits(groups: str, root: Path) -> Iterator[Path]:
+    """Yield the files that may have a limit, given what /proc/self/cgroup says."""
+    for line in groups.splitlines():
+        _, kinds, name = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        folder, file = (root / "memory", "memory.limit_in_bytes") if kinds else (root, "memory.max")
+        path = PurePosixPath(name.lstrip("/"))
+        for each in (path, *path.parents):
+            yield folder / each / file

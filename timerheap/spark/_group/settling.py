@@ -201,26 +201,25 @@ class SettlingKeys:
             self._set(Settled(memory, wanted))
         assert self.settled is not None
         group.keys.forget_at_hand()
-        hot = np.sort(group.keys.table.ids())
-        shares, done = self.settled.shares(hot), 0
-        for _ in range(settling.ranges):
+        done, budget, tried = 0, settling.ranges, np.empty(0, np.int64)
+        while budget > 0 and _hot_bytes(group) > settling.above:
+            hot = np.sort(group.keys.table.ids())
+            shares = np.where(np.isin(self.settled.lows, tried), 0, self.settled.shares(hot))
             at = int(np.argmax(shares))
-            if _hot_bytes(group) <= settling.above or not shares[at]:
+            if not shares[at]:
                 break
             low, high = self.settled.bounds(at)
             mine = hot[np.searchsorted(hot, low) : np.searchsorted(hot, high, side="right")]
             mine = mine[~seen.find_many(mine)[1]]
-            # An empty range gets ids that follow each other, so that none is written twice.
-            most = settling.records * settling.ranges
+            # An empty range gets ids that follow each other, so that few are written twice.
+            most = settling.records * budget
             mine = mine[:most] if not self.settled.live(at) else mine[:: -(-len(mine) // most) or 1]
-            whole = self._fitting(mine, self.settled)
-            gone = self._settled_in(at, whole, settling)
-            if not gone:
-                shares[at] = 0
-                continue
-            done += gone
-            hot = np.sort(group.keys.table.ids())
-            shares = self.settled.shares(hot)
+            done += self._settled_in(at, self._fitting(mine, self.settled), settling)
+            lows = self.settled.lows
+            tried = np.concatenate([tried, lows[(lows >= low) & (lows <= high)]])
+            budget -= int(np.count_nonzero((lows >= low) & (lows <= high)))
+        if not done and settling.share:
+            self._rest = _SHORTEST
         return done
 
     def _rests(self, settling: Settling, came: int) -> bool:

@@ -298,6 +298,11 @@ class Settled:
         self._ranges = [_Range(_LEAST)]
         self._find_lows()
 
+    @property
+    def lows(self) -> np.ndarray:
+        """The first id of each range, int64."""
+        return self._lows
+
     def _find_lows(self) -> None:
         self._lows = np.array([each.low for each in self._ranges], np.int64)
 

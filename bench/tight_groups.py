@@ -110,7 +110,7 @@ def measure(paths: list[Path], keys: int, limit: int, batches: int, above: float
     """Return what micro-batches take with so much memory for what is touched from now on."""
     settle_above(above)
     found: dict[str, Any] = {}
-    random = np.random.default_rng(1)
+    random = np.random.default_rng(limit)  # other keys for each limit: those of before may be in memory
     hot = random.choice(keys, keys // HOT, replace=False)
     groups = [Mapped(path) for path in paths]  # with what the JVM would have
     with limited([os.getpid()], limit):

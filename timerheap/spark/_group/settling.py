@@ -236,11 +236,9 @@ class SettlingKeys:
     def _wanted(self) -> Records | None:
         """Return the records that keys of the group would have, None if they cannot settle."""
         group = self._here()
-        states = {name: state for name, state in group.states.items() if not name.startswith(BROADCAST_STATE)}
-        types = {name: state.type for name, state in states.items()}
-        plain = all(isinstance(state, StateTable) and has_codes(state.type) for state in states.values())
-        if group.own or not plain or not has_codes(group.keys.type):
+        if group.own or not has_codes(group.keys.type):
             return None
+        types = {name: state.type for name, state in group.states.items() if _can_settle(name, state)}
         n = max(1, len(group.keys))
         before = [0] * 4 if self.settled is None else self.settled.records.slots
         slots = []
@@ -272,10 +270,12 @@ class SettlingKeys:
     def _fitting(self, ids: np.ndarray, settled: Settled) -> WholeKeys:
         """Return those of the keys, in the order of ids, that may settle, with all that they have."""
         group = self._here()
-        if len(waiting := group.rows.ids()):
-            rows = IdIndex()
-            rows.put_many(waiting, 0)
-            ids = ids[~rows.find_many(ids)[1]]
+        others = [state for name, state in group.states.items() if name not in settled.records.states]
+        for holder in (group.rows, *others):
+            if len(held := holder.ids()):
+                index = IdIndex()
+                index.put_many(held, 0)
+                ids = ids[~index.find_many(ids)[1]]
         ids = ids[~group.keys.are_displaced(ids)]
         holds = np.zeros(len(ids), np.int64)
         fits = np.ones(len(ids), bool)
@@ -305,6 +305,12 @@ def _lost(error: Exception) -> SettledLost:
 def _domains(group: Parts) -> list[JournalledTimers | None]:
     """Return the timers of each time domain: two kinds of timers, then of expiries."""
     return [group.event_timers, group.processing_timers, *group.known_expiries()]
+
+
+def _can_settle(name: str, state: UserState) -> bool:
+    """Return whether values of a state may settle; keys that have any in other states do not."""
+    plain = isinstance(state, StateTable) and has_codes(state.type)
+    return plain and not name.startswith(BROADCAST_STATE)
 
 
 def _table(group: Parts, name: str) -> StateTable:

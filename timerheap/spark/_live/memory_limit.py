@@ -15,9 +15,12 @@ _SHARE = 4  # of one part in so many of the memory, keys are in memory that coul
 _LEAST = 1 << 20
 
 
-def settling_of(groups: int) -> Settling:
-    """Return when keys settle in one of so many groups on this executor."""
-    limit = memory_limit()
+def settling_of(groups: int, process: Path = _SELF, root: Path = _ROOT) -> Settling:
+    """Return when keys settle in one of so many groups on this executor.
+
+    process, root: where the system tells the control groups of the process, and has their folders
+    """
+    limit = _memory_limit(process, root)
     if limit is None:
         return SETTLING
     above = max(_LEAST, limit // _SHARE // max(1, groups))
@@ -25,11 +28,11 @@ def settling_of(groups: int) -> Settling:
 
 
 @cache
-def memory_limit(of: Path = _SELF, root: Path = _ROOT) -> int | None:
-    """Return the limit of the control group of this process, in bytes, None without one."""
+def _memory_limit(process: Path, root: Path) -> int | None:
+    """Return the limit of the control group of a process, in bytes, None without one."""
     found = []
     with suppress(OSError):
-        for path in _limits(of.read_text(), root):
+        for path in _limits(process.read_text(), root):
             with suppress(OSError, ValueError):  # "max", or the folder is that of a different container
                 found.append(int(path.read_text()))
     limit = min(found, default=1 << 62)

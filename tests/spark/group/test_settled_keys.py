@@ -52,7 +52,8 @@ BY_EVENTS = (
     .set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.EventTime)
     .build()
 )
-DEFAULT = live_groups.settling_of(1)
+LIVE: Any = live_groups
+DEFAULT = LIVE.settling_of(1)
 ALWAYS = replace(DEFAULT, above=0, records=8, ranges=1000, least=1, share=0)
 
 
@@ -155,7 +156,8 @@ class Driven:
         if self.settling is not None:
             self.group.settling.settle(self.settling)
             self.most = max(self.most, self.has_settled)
-        return output.table().to_pylist()
+        found: list[dict[str, Any]] = output.table().to_pylist()
+        return found
 
     @property
     def has_settled(self) -> int:
@@ -276,7 +278,7 @@ def test_damage_is_an_error_that_says_so() -> None:
             os.pwrite(fd, bytes(nbytes), at)
         try:
             found = driven.batch(rows, 100, 2)
-        except live_groups.SettledLost:
+        except LIVE.SettledLost:
             lost += 1
         else:
             assert found == plain.batch(rows, 100, 2)
@@ -307,7 +309,7 @@ def test_a_group_that_has_lost_keys_is_loaded_from_the_store(
         batch = MicroBatch(plain.query, plain.runner, number, output)
         try:
             run_key_group(batch, group, rows, 20 * number - 30)
-        except live_groups.SettledLost as e:
+        except LIVE.SettledLost as e:
             group, stored = groups.load_again(group, e)
             run_key_group(batch, group, rows, 20 * number - 30)
         assert output.table().to_pylist() == plain.batch(rows, 20 * number - 30, number)
@@ -334,14 +336,14 @@ def test_the_limit_of_memory_lowers_the_threshold(tmp_path: Path) -> None:
     def above(text: str) -> int:
         path = tmp_path / str(len(text))
         path.write_text(text)
-        return live_groups.settling_of(3, path, tmp_path).above
+        return LIVE.settling_of(3, path, tmp_path).above
 
     none = DEFAULT.above
     assert above("0::/a/b/c\n") == 4 * mib, "the limit of a group around it counts, too"
     assert above("0::/a\n") == none
     assert above("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == mib, "a group has at least so much"
     assert above("0::/elsewhere\n") == none
-    assert live_groups.settling_of(3, tmp_path / "none", tmp_path).above == none
+    assert LIVE.settling_of(3, tmp_path / "none", tmp_path).above == none
 
 
 def test_a_key_with_a_waiting_row_stays_in_memory() -> None:

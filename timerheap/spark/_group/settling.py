@@ -168,7 +168,7 @@ class SettlingKeys:
         group.keys.table.put(ids, whole.keys)
         for name, values in zip(self.settled.records.states, whole.values, strict=True):
             held = values.is_valid()
-            _table(group, name).put_back(ids[held.to_numpy(zero_copy_only=False)], values.filter(held))
+            _value_table(group, name).put_back(ids[held.to_numpy(zero_copy_only=False)], values.filter(held))
         for timers, columns in zip(_domains(group), whole.timers, strict=True):
             if timers is not None and len(columns[0]):
                 timers.heap.push_many(*columns)
@@ -261,7 +261,7 @@ class SettlingKeys:
         group = self._here()
         group.keys.table.remove(ids)
         for name in self.settled.records.states:
-            _table(group, name).take_out(ids)
+            _value_table(group, name).take_out(ids)
         for timers, columns in zip(_domains(group), whole.timers, strict=True):
             if timers is not None and len(columns[0]):
                 timers.heap.remove_many(*columns)
@@ -290,7 +290,7 @@ class SettlingKeys:
                 fits[at[found[0] <= group.watermark]] = False
             holds += counts
             timers.append(found)
-        values = [_table(group, name).in_table(ids) for name in settled.records.states]
+        values = [_value_table(group, name).in_table(ids) for name in settled.records.states]
         for column in values:
             holds += column.is_valid().to_numpy(zero_copy_only=False)
         # A key that nothing holds is forgotten soon, which the checkpoint shows.
@@ -313,7 +313,7 @@ def _can_settle(name: str, state: UserState) -> bool:
     return plain and not name.startswith(BROADCAST_STATE)
 
 
-def _table(group: Parts, name: str) -> StateTable:
+def _value_table(group: Parts, name: str) -> StateTable:
     state = group.states[name]
     assert isinstance(state, StateTable)
     return state

@@ -336,7 +336,8 @@ def test_the_limit_of_memory_lowers_the_threshold(tmp_path: Path) -> None:
     def above(text: str) -> int:
         path = tmp_path / str(len(text))
         path.write_text(text)
-        return LIVE.settling_of(3, path, tmp_path).above
+        found: int = LIVE.settling_of(3, path, tmp_path).above
+        return found
 
     none = DEFAULT.above
     assert above("0::/a/b/c\n") == 4 * mib, "the limit of a group around it counts, too"

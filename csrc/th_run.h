@@ -103,8 +103,8 @@ typedef struct th_run_scratch {
     uint32_t *added;   /* one for each record that is added */
 } th_run_scratch;
 
-/* Returns how many pages of records and of times a merge may write, for the memory of the index, given n more records of
- * `size` bytes in all and their times. */
+/* Returns how many pages of records and of times a merge may write, for the memory of the index, given n more records
+ * of `size` bytes in all and their times. */
 void th_run_most_pages(const th_run *from, size_t n, size_t size, size_t times, size_t *record_pages,
                        size_t *time_pages);
 

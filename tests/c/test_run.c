@@ -123,7 +123,8 @@ static th_run_status merge(th_run *to, const run *from, int64_t low, int64_t hig
     const th_run *before = from ? &from->r : NULL;
     th_run_scratch s = {memory(TH_RUN_CHUNK * TH_RUN_PAGE), memory(TH_RUN_CHUNK * TH_RUN_PAGE),
                         memory(from ? 4 * before->records : 1), memory(4 * n)};
-    th_run_most_pages(before, p.in.n, p.in.n ? (size_t)p.in.end[p.in.n - 1] : 0, p.in.times, &record_pages, &time_pages);
+    size_t size = p.in.n ? (size_t)p.in.end[p.in.n - 1] : 0;
+    th_run_most_pages(before, p.in.n, size, p.in.times, &record_pages, &time_pages);
     lend_index(to, record_pages, time_pages);
     th_run_status status = th_run_merge(to, before, from ? from->dead : NULL, low, high, &p.in, &s);
     CHECK(to->record_pages <= record_pages && to->time_pages <= time_pages);

@@ -52,7 +52,7 @@ LAYERS = {
         "_plan",
         "_functions _pipeline_table _progress _side_outputs",
         "_state",
-        "_async_map _available_now _processors _prometheus",
+        "_append_kafka _async_map _available_now _processors _prometheus",
         "_real_time",
         "_aggregates _continued _process _rules",
         "_changes",

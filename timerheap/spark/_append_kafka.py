@@ -134,11 +134,11 @@ class KafkaAppender:
                 "micro-batches it knows what was written; write other rows with format('kafka')"
             )
         writer = _PartitionWriter(self.settings, self.topic, f"timerheap-{query}", batch_id)
-        messages = batch.select(*_columns(batch))
+        messages = batch.select(*_message_columns(batch))
         messages.mapInArrow(writer, "rows long").write.format("noop").mode("overwrite").save()
 
 
-def _columns(batch: DataFrame) -> list[Any]:
+def _message_columns(batch: DataFrame) -> list[Any]:
     """Return the columns of the messages, checked."""
     types = {field.name: field.dataType for field in batch.schema}
     unknown = sorted(types.keys() - _COLUMNS.keys())

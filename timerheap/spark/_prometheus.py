@@ -169,7 +169,7 @@ class PrometheusMetrics(StreamingQueryListener):
             run.alive = time.time()
             run.batch_id = progress.batchId
             run.seconds = progress.durationMs.get("triggerExecution", 0) / 1000
-            run.behind = _behind(progress.sources)
+            run.behind = _rows_behind(progress.sources)
             query.rows += progress.numInputRows
             if progress.stateOperators:  # otherwise the micro-batch had nothing to do
                 for operator, observed in operators_of(progress).items():
@@ -256,12 +256,12 @@ def _add_query(add: Callable[..., None], query: _Query, of: dict[str, str]) -> N
         _add_operator(add, totals, now, of | {"operator": name})
 
 
-def _behind(sources: Iterable[SourceProgress]) -> dict[tuple[str, str], int]:
+def _rows_behind(sources: Iterable[SourceProgress]) -> dict[tuple[str, str], int]:
     """Return what the newest offset of each partition of Kafka is ahead of the last one that was read."""
     found: Counter[tuple[str, str]] = Counter()
     for source in sources:
         if source.description.startswith("KafkaV2["):
-            read, newest = _offsets(source.endOffset), _offsets(source.latestOffset)
+            read, newest = _offsets_of(source.endOffset), _offsets(source.latestOffset)
             for topic, partitions in newest.items():
                 for partition, offset in partitions.items():
                     rows = offset - read.get(topic, {}).get(partition, offset)
@@ -270,7 +270,7 @@ def _behind(sources: Iterable[SourceProgress]) -> dict[tuple[str, str], int]:
     return found
 
 
-def _offsets(text: str | None) -> dict[str, dict[str, int]]:
+def _offsets_of(text: str | None) -> dict[str, dict[str, int]]:
     """Return the offsets of Kafka's partitions in a text, which Spark may not have."""
     return {} if text in (None, "", "null", "None") else json.loads(text)
 

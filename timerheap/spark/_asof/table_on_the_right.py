@@ -80,7 +80,7 @@ def joined_with_table(inputs: AsofInputs, arguments: AsofArguments) -> DataFrame
     if not arguments.exact:
         met = (since < at) & (end.isNull() | (at <= end))
     if arguments.tolerance is not None:
-        met &= since >= _earlier(at, inputs.one, arguments.tolerance)
+        met &= since >= _time_before(at, inputs.one, arguments.tolerance)
     for name in key:
         met &= of(0, name).eqNullSafe(of(1, name))
     joined = left.join(right, met, "inner" if arguments.inner else "left")
@@ -111,7 +111,7 @@ def _has_order(type_: T.DataType) -> bool:
     return not isinstance(type_, T.MapType | T.VariantType)
 
 
-def _earlier(at: Column, side: Input, ms: int) -> Column:
+def _time_before(at: Column, side: Input, ms: int) -> Column:
     """Return a time some milliseconds before another one."""
     if isinstance(side.df.schema[str(side.event_time)].dataType, T.LongType):
         return at - F.lit(ms)

@@ -186,7 +186,7 @@ class _Range:
 class Settled:
     """The keys of a group that have settled; `records` is their format.
 
-    What reads raises an OSError or a ValueError if that is impossible, or a page is not what was written.
+    What reads raises an error if that is impossible, or a page is not what was written.
     """
 
     def __init__(self, memory: FileMemory, records: Records, head: Sequence[Any] = ()) -> None:

@@ -261,7 +261,7 @@ def _rows_behind(sources: Iterable[SourceProgress]) -> dict[tuple[str, str], int
     found: Counter[tuple[str, str]] = Counter()
     for source in sources:
         if source.description.startswith("KafkaV2["):
-            read, newest = _offsets_of(source.endOffset), _offsets(source.latestOffset)
+            read, newest = _offsets_of(source.endOffset), _offsets_of(source.latestOffset)
             for topic, partitions in newest.items():
                 for partition, offset in partitions.items():
                     rows = offset - read.get(topic, {}).get(partition, offset)

@@ -260,7 +260,7 @@ class Inputs:
         function: Function,
         result: StructType,
         *,
-        guard: Guard | None,
+        guard: Guard | None = None,
         side_outputs: tuple[OutputTag, ...],
         **options: Any,
     ) -> Query:

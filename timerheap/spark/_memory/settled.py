@@ -353,7 +353,7 @@ class Settled:
             self._values[state] += sign * (len(values) - values.null_count)
 
     def _look(self, each: _Range) -> None:
-        """Find the first times that are alive."""
+        """Find the earliest times of timers that are there."""
         for run, first in zip(each.runs, each.first, strict=True):
             number = first[2]
             if number is not None and each.bits[number >> 3] >> (number & 7) & 1:

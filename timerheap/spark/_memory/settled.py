@@ -503,7 +503,7 @@ class SettledTimers:
         return timestamps, ids, namespaces
 
     def first(self) -> int | None:
-        """Return the first timestamp."""
+        """Return the earliest timestamp."""
         return self._settled.first(self._domain)
 
     def __len__(self) -> int:

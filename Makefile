@@ -303,7 +303,7 @@ $(foreach version,$(world_versions),$(eval extras_world-$(version) := [spark,jav
 extras_coverage := $(extras_test)
 extras_bench := [spark,java,rocksdb,sql]
 extras_fuzz := [spark]
-extras_lint := [inspect,java,prometheus,rocksdb,sql]
+extras_lint := [inspect,java,kafka,prometheus,rocksdb,sql]
 
 $(venv)/%/.installed: $(wheel) | $(venv)/%/pyvenv.cfg
 	$(call install,$*,$(built))

@@ -229,9 +229,11 @@ class _Transaction:
     def _produce(self, value: bytes | None, key: bytes | None, partition: int) -> None:
         while True:
             try:
-                return self._producer.produce(self._topic, value, key, partition, self._delivered)
+                self._producer.produce(self._topic, value, key, partition, self._delivered)
             except BufferError:  # its queue is full
                 self._producer.poll(0.1)
+            else:
+                return
 
     def _delivered(self, error: Any, message: Any) -> None:
         self._failed = self._failed or error

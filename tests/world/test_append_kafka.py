@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import timerheap.spark
+from timerheap.errors import UnsupportedError
 from timerheap.spark import append_kafka
 
 pytestmark = pytest.mark.world("kafka")
@@ -143,5 +144,5 @@ def test_wrong_arguments(spark: SparkSession) -> None:
         ValueError, match=r"options must not have 'group.id', which append_kafka\(\) sets, got 'g'"
     ):
         append_kafka("broker:9092", "t", options={"group.id": "g"})
-    with pytest.raises(ValueError, match="must be called in foreachBatch of a streaming query"):
+    with pytest.raises(UnsupportedError, match="must be called in foreachBatch of a streaming query"):
         append_kafka("broker:9092", "t")(spark.range(1).select(F.col("id").cast("string").alias("value")), 0)

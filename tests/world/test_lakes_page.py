@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from children import PROGRAMS
 from connectors import connectors, published, running
-from kafka_broker import Broker, committed, messages
+from kafka_broker import Broker, messages
 from lake_jobs import PARTITIONS, feed, silences
 from lake_run import Run, Sender
 from lakes_page import blocks, reader
@@ -32,7 +32,6 @@ QUERIES = (
     "status-to-iceberg",
     "status-to-postgres",
     "silent-to-kafka",
-    "silent-once",
 )
 KILLS = (
     # All have written, none is committed.
@@ -83,8 +82,7 @@ def versions(table: Path) -> list[int]:
 def test_the_page_writes_each_alert_once(
     spark: SparkSession, broker: Broker, server: str, tmp_path: Path, tell: Callable[..., None]
 ) -> None:
-    topic, sink, once = broker.topic(PARTITIONS), broker.topic(1), broker.topic(2)
-    work, lake = tmp_path / "run", tmp_path / "lake"
+    topic, sink, work, lake = broker.topic(PARTITIONS), broker.topic(1), tmp_path / "run", tmp_path / "lake"
     rounds = feed(3, rounds=40)[:-1]  # the wall clock lets the last timers fire
     sender, count = Sender(broker, topic), sum(map(len, rounds))
     sender.send(reading for one in rounds for reading in one)
@@ -95,7 +93,6 @@ def test_the_page_writes_each_alert_once(
         ("broker:9092", broker.address),
         ('"readings")', f'"{topic}")'),
         ('"alerts")', f'"{sink}")'),
-        ('"alerts-once")', f'"{once}")'),
         ("1_000_000", str(count // 5)),
         ('after="1 minute"', 'after="1 second"'),
         ("10 seconds", "1 second"),
@@ -135,8 +132,6 @@ def test_the_page_writes_each_alert_once(
         assert len(connection.execute("SELECT * FROM queries").fetchall()) == 1
     distinct = reader()(messages(broker, sink), {})
     found["Kafka"] = sorted((alert["sensor"], alert["silent_at"]) for alert in distinct)
-    alerts = [json.loads(message.value()) for message in committed(broker, once)]
-    found["Kafka in transactions"] = sorted((alert["sensor"], alert["silent_at"]) for alert in alerts)
     for name, rows in found.items():
         wanted = status if name.startswith(("merge", "Postgre")) else expected
         lost, doubled = (Counter(wanted) - Counter(rows)).total(), (Counter(rows) - Counter(wanted)).total()

@@ -99,6 +99,8 @@ def main(spec: dict[str, Any]) -> None:
     killer = Killer(Path(spec["work"]), spec["kills"], Path(spec["lake"]))
     names: dict[str, Any] = {"__name__": "__main__", "killed": killer.around}
     for block in blocks():
+        if "StreamingQueryListener" in block:  # which test_kafka_lag.py runs
+            continue
         for old, new in spec["replaced"]:
             block = block.replace(old, new)
         if killer.remain() and "foreachBatch" not in block:

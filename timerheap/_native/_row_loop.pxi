@@ -78,7 +78,7 @@ cdef class RowLoop:
     """
 
     cdef readonly int64_t fired, calls
-    cdef list steps  # how to take back what the current call has done, or None
+    cdef list steps  # how to undo what the current call has done, or None
     cdef object failed, mark
     cdef Py_ssize_t kept  # the records in `columns` before the current call, or -1 if it has added none to them alone
     cdef int64_t wait, latest, allowed
@@ -97,7 +97,7 @@ cdef class RowLoop:
         context.domain, context.current = event_time, keys
 
     def guard(self, list steps not None, failed):
-        """Have what a call does taken back if it raises an exception, and go on with the next call.
+        """Have what a call does undone if it raises an exception, and go on with the next call.
 
         `steps` receives how, from states, timers and, when its method `rows` is called, from the output of `begin`,
         whose ``mark(n)`` returns it: `n` is the number of records in its columns to go back to. It is empty at the
@@ -221,7 +221,7 @@ cdef class RowLoop:
         return 0
 
     cdef int emit_rows(self, object rows, str method) except -1:
-        """Hand rows to `emit`; before a call does so for the first time, keep how to take its results back."""
+        """Hand rows to `emit`; before a call does so for the first time, keep how to undo its results."""
         if self.kept >= 0:
             self.steps.append(self.mark(self.kept))
             self.kept = -1
@@ -237,7 +237,7 @@ cdef class RowLoop:
         return 0
 
     cdef int fail(self, object error, str method, object rows, Py_ssize_t place) except -1:
-        """Take back what a call has done, and tell of it."""
+        """Undo what a call has done, and report its error."""
         cdef RecordColumns columns = self.columns
         if self.kept >= 0:
             columns.n = self.kept

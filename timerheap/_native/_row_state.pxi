@@ -143,7 +143,7 @@ cdef class RowValue:
     cdef RowCells cells
     cdef int bits
     cdef dict loaded, stored
-    cdef public list steps  # receives how to take each change back, or None
+    cdef public list steps  # receives how to undo each change, or None
 
     def __init__(self, CurrentKey keys not None, codec, exact, int bits, no_key):
         self.keys, self.codec, self.exact, self.bits, self.no_key = keys, codec, exact, bits, no_key

@@ -178,7 +178,7 @@ cdef class RowTimers:
     cdef object pushed  # called with (timestamp, key id, namespace), or None
     cdef dict due  # a heap of (timestamp, namespace) by key id, or None
     cdef int64_t until
-    cdef public list steps  # receives how to take each change back, or None
+    cdef public list steps  # receives how to undo each change, or None
 
     def __init__(self, TimerHeap heap not None, TimerChanges changes not None, CurrentKey keys not None, names):
         self.heap, self.changes, self.keys, self.names, self.known = heap, changes, keys, names, names.known

@@ -64,7 +64,7 @@ class GroupTimerService(BatchTimerService):
             restore_timers(timers, self.steps, changed)
 
     def _stage(self, stage: Callable[..., None], timestamps: Any, ids: Any, *arguments: Any) -> None:
-        """Stage a change of timers, once the call has returned if it may be taken back."""
+        """Stage a change of timers, once the call has returned if it may be undone."""
         if self.steps is None:
             stage(timestamps, ids, *arguments)
         else:

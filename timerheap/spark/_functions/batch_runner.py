@@ -176,14 +176,14 @@ class BatchRunner(FunctionRunner):
             failed.steps.clear()
             self._returned += len(piece)
 
-        def take_back(error: Exception, place: int) -> None:
+        def give_up(error: Exception, place: int) -> None:
             timers.forget_call()
             if place < 0:
-                failed.take_back()
+                failed.undo()
             else:
                 letter(error, place)
 
-        call_in_pieces(len(ids), ids, attempt, take_back)
+        call_in_pieces(len(ids), ids, attempt, give_up)
 
     def _add_letter(
         self,

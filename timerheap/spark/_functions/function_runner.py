@@ -23,7 +23,7 @@ class FunctionRunner(Runner):
     _failed: FailedCalls | None = None  # None: an error of the function ends the query
 
     def guard(self, guard: Guard, query: Query) -> None:
-        """Have calls that raise an exception taken back, before the function is opened."""
+        """Have calls that raise an exception undone, before the function is opened."""
         self._states.metrics = Metrics()
         self._failed = FailedCalls(guard, query, self._states.metrics)
         self._states.steps = self._failed.steps

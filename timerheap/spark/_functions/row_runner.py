@@ -99,7 +99,7 @@ class RowRunner(FunctionRunner):
         self._loop.guard(self._failed.steps, self._fail)
 
     def _fail(self, error: Exception, method: str, rows: RowSource | None, place: int) -> None:
-        """Take the call of a row, or of a timer, back."""
+        """Undo the call of a row or a timer, and make it a dead letter."""
         assert self._failed is not None
         context, row = self._context, None
         id_, at, timer = self._current.current_key, context.timestamp(), context.timer_name()

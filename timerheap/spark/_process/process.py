@@ -134,7 +134,7 @@ def process(
         that are attributes of the function, and globals and closures of its methods.
     errors : {"raise", "emit"} or DeadLetters, default "raise"
         What becomes of a row or timer for which the function raises an exception. "raise": the query fails.
-        "emit": what the call has done is taken back, `timerheap.spark.dead_letters` returns the row or timer
+        "emit": what the call has done is undone, `timerheap.spark.dead_letters` returns the row or timer
         with its error, and the others go on; a `DeadLetters` also says how many errors end the query.
     real_time : bool
         Whether a stream runs in Spark's real-time mode, experimental: timers fire within milliseconds. Start

@@ -1,4 +1,4 @@
-"""Calls of a function that have raised an exception: they are taken back, and become dead letters."""
+"""Calls of a function that have raised an exception: they are undone, and become dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import narrow_column
 from timerheap.spark._columns import LETTERS
 from timerheap.spark._functions.guarded.dead_letters import RULE, Failures, Guard, letter_texts
-from timerheap.spark._functions.guarded.revocable_states import Steps, take_back
+from timerheap.spark._functions.guarded.revocable_states import Steps, undo
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
@@ -23,7 +23,7 @@ class FailedCalls:
     """Takes calls back that have raised an exception, and emits what they were called for.
 
     metrics: receives the number of dead letters
-    steps: how to take the current call back; it is empty between calls
+    steps: how to undo the current call; it is empty between calls
     """
 
     def __init__(self, guard: Guard, query: Query, metrics: Metrics) -> None:
@@ -45,9 +45,9 @@ class FailedCalls:
         self._group, self._output = group, output
         self.steps.clear()
 
-    def take_back(self) -> None:
-        """Take the current call back."""
-        take_back(self.steps)
+    def undo(self) -> None:
+        """Undo the current call."""
+        undo(self.steps)
 
     def send(self, tag: OutputTag, value: Any) -> None:
         """Emit a value of a side output during a call."""
@@ -55,7 +55,7 @@ class FailedCalls:
         self._output.side(tag, value)
 
     def mark(self) -> None:
-        """Have what is emitted from now on taken back with the call."""
+        """Have what is emitted from now on undone with the call."""
         self.steps.append(self._output.mark())
 
     def add(
@@ -70,7 +70,7 @@ class FailedCalls:
         rows: pa.RecordBatch | None = None,
         broadcast: pa.StructArray | None = None,
     ) -> None:
-        """Take a call back and emit its rows or timers, n of one call; raise the error if there are too many.
+        """Undo a call and emit its n rows or timers; raise the error if there are too many.
 
         call: the method
         returned: for how many rows and timers the function has returned so far
@@ -78,7 +78,7 @@ class FailedCalls:
         timers: the names of timers
         rows, broadcast: those of the input, or those that go to all keys
         """
-        take_back(self.steps)
+        undo(self.steps)
         n = len(timestamps)
         self._counter.inc(n)
         self._failures.add(error, call, returned, n)

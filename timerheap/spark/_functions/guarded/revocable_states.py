@@ -1,6 +1,6 @@
-"""The states of a function whose calls can be taken back: each change leaves a step that undoes it.
+"""The states of a function whose calls can be undone: each change leaves a step that undoes it.
 
-A step is a function and its arguments. The steps of a call are taken in the order from the last to the first.
+A step is a function and its arguments. The steps of a call run from the last to the first.
 Changes go to the states as they do without steps, so what is read, saved and counted is the same, and a call
 that returns leaves nothing but a list to empty.
 """
@@ -16,8 +16,8 @@ import pyarrow as pa
 Steps: TypeAlias = list[tuple[Any, ...]]
 
 
-def take_back(steps: Steps) -> None:
-    """Take all steps, the last one first, and remove them."""
+def undo(steps: Steps) -> None:
+    """Run all steps, the last one first, and remove them."""
     for call, *arguments in steps[::-1]:
         call(*arguments)  # which may add steps
     steps.clear()

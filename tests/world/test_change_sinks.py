@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -18,9 +17,9 @@ import pyarrow as pa
 import pytest
 import streams
 from changelogs import ROWS, changelog, row_of
-from children import PROGRAMS, import_path
+from children import PROGRAMS
 from kafka_broker import Broker, messages
-from local_spark import JAVA_OPTIONS
+from local_spark import without_spark
 from postgres import postgres
 from pyspark.sql import DataFrame, SparkSession
 from sink_child import TABLE_OF_LAKE, TABLE_OF_POSTGRES, jdbc_url
@@ -295,10 +294,8 @@ def test_tables_are_kept_on_spark_connect(
         "kafka": {"servers": broker.address, "topic": topic},
     }
     (tmp_path / "spec.json").write_text(json.dumps(spec))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    environ |= {**import_path(), "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
     program = [sys.executable, str(PROGRAMS / "connect_sinks.py"), str(tmp_path / "spec.json")]
-    run = subprocess.run(program, env=environ, capture_output=True, text=True)
+    run = subprocess.run(program, env=without_spark(), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-5000:]
     assert run.stdout.count("a new row has the key of a different row in table") == 2
     expected, more = steps[-1].table, {"another": ("another", 1, "None", None)}

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from children import PROGRAMS, import_path
-from local_spark import JAVA_OPTIONS
+from local_spark import found_by
 
 pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
 
 
 def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
-    program = [sys.executable, str(PROGRAMS / "connect_program.py"), str(tmp_path)]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    environ |= {**import_path(), "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
-    run = subprocess.run(program, env=environ, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr[-5000:]
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = found_by("connect_program.py", tmp_path)
     rows = [["a", 0, 1], ["a", 1000, -1], ["a", 3000, 2], ["a", 4000, -1], ["b", 5, 1], ["b", 1005, -1]]
     timers = [[key, at, at] for key, at, n in rows if n == -1]
     tumbled = [["a", 0, 1], ["a", 2000, 1], ["b", 0, 1]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,8 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from children import PROGRAMS, import_path
-from local_spark import JAVA_OPTIONS
+from local_spark import found_by, without_spark
 
 from timerheap.spark import ensure_java
 
@@ -39,9 +37,7 @@ class Pipeline:
         specification.write_text(f'{text}  spark.sql.pipelines.execution.maxConcurrentFlows: "1"\n')
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-        environ |= import_path()
-        environ |= {"JAVA_HOME": str(ensure_java()), "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
+        environ = without_spark() | {"JAVA_HOME": str(ensure_java())}
         environ |= dict.fromkeys(["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"], sys.executable)
         environ |= {"SPARK_CONF_DIR": str(self.folder), "SPARK_TESTING": "1"}  # the server takes a free port
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines"), *arguments]
@@ -120,12 +116,7 @@ def test_the_specification_has_the_settings_that_the_command_prints() -> None:
 @pytest.mark.timeout(3600)
 def test_functions_run_in_flows_after_those_that_write_their_tables(tmp_path: Path) -> None:
     pytest.importorskip("pyspark.pipelines.cli", reason="needs PySpark 4.3 with its extra pipelines")
-    program = [sys.executable, str(PROGRAMS / "pipeline_program.py"), str(tmp_path)]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    environ |= {**import_path(), "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
-    run = subprocess.run(program, env=environ, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr[-5000:]
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = found_by("pipeline_program.py", tmp_path)
     first, second = "2026-01-01 00:00:00", "2026-01-01 00:00:10"
     assert found["tables"] == {
         "rows": [["a", "1", "2"], ["a", "2", "3"]],

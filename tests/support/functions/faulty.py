@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from only_adds import OnlyAdds
 
 from timerheap import (
-    AggregateFunction,
     AggregatingStateDescriptor,
     BatchProcessFunction,
     KeyedBroadcastProcessFunction,
@@ -31,16 +31,7 @@ SIDE = OutputTag("side", Types.LONG())
 RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
 
 
-class _Sum(AggregateFunction):
-    def create_accumulator(self) -> int:
-        return 0
-
-    def add(self, value: int, accumulator: int) -> int:
-        return accumulator + value
-
-    def get_result(self, accumulator: int) -> int:
-        return accumulator
-
+class _Sum(OnlyAdds):
     def merge(self, a: int, b: int) -> int:
         return a + b
 

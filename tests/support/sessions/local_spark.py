@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -12,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pyspark
+from children import PROGRAMS, import_path
 from pyspark.sql import SparkSession
 
 import timerheap.spark
@@ -146,3 +149,17 @@ def forget_defaults(spark: SparkSession) -> None:
     conf.clear()
     for name, value in kept.items():
         conf.set(name, value)
+
+
+def without_spark() -> dict[str, str]:
+    """Return an environment that says nothing of this process's Spark, for a program with one of its own."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    return environ | import_path() | {"JDK_JAVA_OPTIONS": JAVA_OPTIONS}
+
+
+def found_by(program: str, folder: Path) -> Any:
+    """Run a program with a Spark of its own in a folder, and return what it has left in found.json."""
+    command = [sys.executable, str(PROGRAMS / program), str(folder)]
+    run = subprocess.run(command, env=without_spark(), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-5000:]
+    return json.loads((folder / "found.json").read_text())

@@ -2,16 +2,11 @@
 
 from timerheap._java import ensure_java as ensure_java
 from timerheap.spark._aggregates.spark_aggregates import udaf as udaf
-from timerheap.spark._append_kafka import append_kafka as append_kafka
 from timerheap.spark._asof.join_asof import join_asof as join_asof
 from timerheap.spark._asof.join_asof import unmatched_rows as unmatched_rows
 from timerheap.spark._async_map import async_map as async_map
 from timerheap.spark._available_now import run_available_now as run_available_now
 from timerheap.spark._available_now import start as start
-from timerheap.spark._change_sinks.merge_into import merge_into as merge_into
-from timerheap.spark._change_sinks.upsert_jdbc import upsert_jdbc as upsert_jdbc
-from timerheap.spark._change_sinks.upsert_kafka import upsert_kafka as upsert_kafka
-from timerheap.spark._change_sinks.upserts_of import upserts_of as upserts_of
 from timerheap.spark._changes.aggregates.aggregate_changes import aggregate_changes as aggregate_changes
 from timerheap.spark._changes.changes_of import changes_of as changes_of
 from timerheap.spark._changes.corrections import Corrections as Corrections
@@ -47,6 +42,11 @@ from timerheap.spark._side_outputs import dead_letters as dead_letters
 from timerheap.spark._side_outputs import late_rows as late_rows
 from timerheap.spark._side_outputs import side_output as side_output
 from timerheap.spark._side_outputs import with_side_outputs as with_side_outputs
+from timerheap.spark._sinks.append_kafka import append_kafka as append_kafka
+from timerheap.spark._sinks.merge_into import merge_into as merge_into
+from timerheap.spark._sinks.upsert_jdbc import upsert_jdbc as upsert_jdbc
+from timerheap.spark._sinks.upsert_kafka import upsert_kafka as upsert_kafka
+from timerheap.spark._sinks.upserts_of import upserts_of as upserts_of
 from timerheap.spark._sql.script import sql_script as sql_script
 from timerheap.spark._sql.sql import sql as sql
 from timerheap.spark._sql.sql import timed_out_matches as timed_out_matches

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyspark.sql import Row
 
 from timerheap.errors import ArgumentValueError
-from timerheap.spark._change_sinks.table_writes import lacking_columns, not_unique
+from timerheap.spark._sinks.table_writes import lacking_columns, not_unique
 
 TOKEN, DELETED, IS_NEW = "token", "deleted", "is_new"
 """Columns of a staging table beside those of the images, which have numbers."""

@@ -9,11 +9,11 @@ from pyspark.sql import functions as F
 
 from timerheap._arguments import instance
 from timerheap.errors import ArgumentValueError
-from timerheap.spark._change_sinks.sink_keys import sink_key
-from timerheap.spark._change_sinks.table_writes import raised_by_name
-from timerheap.spark._change_sinks.upserts_of import as_json, checked_changes, final_images
 from timerheap.spark._columns import HIDDEN
 from timerheap.spark._plan.named_columns import quoted
+from timerheap.spark._sinks.sink_keys import sink_key
+from timerheap.spark._sinks.table_writes import raised_by_name
+from timerheap.spark._sinks.upserts_of import as_json, checked_changes, final_images
 
 _DELETED = f"{HIDDEN}deleted"
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 
 from timerheap.errors import ArgumentTypeError, ArgumentValueError
-from timerheap.spark._change_sinks.upserts_of import checked_changes
 from timerheap.spark._changes.guarantees import unique_keys
 from timerheap.spark._plan.named_columns import data_frame, key_columns
+from timerheap.spark._sinks.upserts_of import checked_changes
 
 
 class SinkKey(NamedTuple):

@@ -9,17 +9,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from timerheap._arguments import instance
-from timerheap.spark._change_sinks.sink_keys import sink_key
-from timerheap.spark._change_sinks.table_writes import (
+from timerheap.spark._columns import HIDDEN
+from timerheap.spark._plan.named_columns import backticks, quoted, types_in
+from timerheap.spark._sinks.sink_keys import sink_key
+from timerheap.spark._sinks.table_writes import (
     DELETED,
     IS_NEW,
     TableWriter,
     lacking_columns,
     not_unique,
 )
-from timerheap.spark._change_sinks.upserts_of import as_json
-from timerheap.spark._columns import HIDDEN
-from timerheap.spark._plan.named_columns import backticks, quoted, types_in
+from timerheap.spark._sinks.upserts_of import as_json
 
 _KEY_SHOWN, _IN_TABLE = f"{HIDDEN}key_shown", f"{HIDDEN}in_table"
 

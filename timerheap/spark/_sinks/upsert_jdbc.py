@@ -11,16 +11,16 @@ from pyspark.sql import types as T
 
 from timerheap._arguments import instance
 from timerheap.errors import UnsupportedError
-from timerheap.spark._change_sinks import postgres_table
-from timerheap.spark._change_sinks.postgres_table import (
+from timerheap.spark._plan.named_columns import is_atomic, quoted
+from timerheap.spark._sinks import postgres_table
+from timerheap.spark._sinks.postgres_table import (
     PostgresTable,
     catalog_query,
     expect_staging,
     quoted_table,
 )
-from timerheap.spark._change_sinks.sink_keys import SinkKey, sink_key
-from timerheap.spark._change_sinks.table_writes import DELETED, IS_NEW, TableWriter
-from timerheap.spark._plan.named_columns import is_atomic, quoted
+from timerheap.spark._sinks.sink_keys import SinkKey, sink_key
+from timerheap.spark._sinks.table_writes import DELETED, IS_NEW, TableWriter
 
 _SUFFIX = "__changes"
 

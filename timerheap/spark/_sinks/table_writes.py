@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame
 
 from timerheap.errors import ArgumentValueError
-from timerheap.spark._change_sinks.sink_keys import SinkKey
-from timerheap.spark._change_sinks.upserts_of import checked_changes, final_images
 from timerheap.spark._columns import HIDDEN
+from timerheap.spark._sinks.sink_keys import SinkKey
+from timerheap.spark._sinks.upserts_of import checked_changes, final_images
 
 DELETED, IS_NEW = f"{HIDDEN}deleted", f"{HIDDEN}is_new"
 """The flags of an image: that its key has no row any more, and that it had none before."""

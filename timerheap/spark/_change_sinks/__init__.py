@@ -1,1 +1,0 @@
-"""Tables kept up to date from a changelog: functions for ``foreachBatch``."""

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from three_ways import Variants, compared, in_turn, median
-from usage import cpu
+from usage import cpu, jvm_of
 
 import timerheap.spark
 from timerheap import KeyedCoProcessFunction, Types, ValueStateDescriptor
@@ -133,7 +133,7 @@ def by_polars(data: Path) -> Any:
 
 def batch(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str, float]]:
     """Return what the variants take for all rows as one batch; those of Spark write to nowhere."""
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = jvm_of(spark)
 
     def of_spark(join: Callable[[DataFrame, DataFrame], DataFrame]) -> Callable[[], object]:
         inputs = [spark.read.parquet(str(data / name)) for name in ("trades", "quotes")]
@@ -150,7 +150,7 @@ def batch(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str, f
 
 def stream(spark: SparkSession, data: Path, work: Path) -> dict[str, dict[str, float]]:
     """Return the medians of the micro-batches of each variant, without the first."""
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = jvm_of(spark)
     queries, taken = {}, {}
     for name, join in {"timerheap": by_timerheap, "process_two": by_function}.items():
         inputs = []

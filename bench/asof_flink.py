@@ -24,7 +24,7 @@ from flights import spark_session
 from nexmark.flink import Flink, files
 from pyspark.sql import DataFrame, SparkSession
 from three_ways import SETTINGS, Taken, median
-from usage import cpu
+from usage import cpu, jvm_of
 
 import timerheap.spark
 
@@ -81,7 +81,7 @@ def joined(spark: SparkSession, folder: Path, batch: bool) -> DataFrame:
 
 def by_timerheap(spark: SparkSession, folder: Path, work: Path) -> Taken:
     """Return what the stream takes."""
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = jvm_of(spark)
     before = cpu(jvm)
     writer = joined(spark, folder, batch=False).writeStream.option("checkpointLocation", str(work))
     query = writer.format("noop").trigger(availableNow=True).start()

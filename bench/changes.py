@@ -30,7 +30,7 @@ from figures import write_json
 from flights import spark_session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from usage import compiling, cpu
+from usage import Meter, jvm_of
 
 from timerheap.spark import aggregate_changes
 
@@ -52,21 +52,10 @@ Taken = dict[str, Any]
 # ---- One run of a query over the files of a folder, a micro-batch each
 
 
-class Meter:
-    """The CPU of a session from here on."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._jvm = jvm_of(spark)
-        self._cpu, self._compiled = cpu(self._jvm), compiling(self._jvm)
-
-    def read(self) -> Taken:
-        """Return the CPU seconds of the JVM without its compilers, of these, and of Python."""
-        used, compiled = cpu(self._jvm).since(self._cpu), compiling(self._jvm) - self._compiled
-        return {"jvm": used.jvm + used.others - compiled, "python": used.python, "compilers": compiled}
-
-
-def jvm_of(spark: SparkSession) -> int:
-    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+def sides(meter: Meter) -> Taken:
+    """Return the CPU seconds of the JVM without its compilers, of these, and of Python."""
+    used, compiled = meter.read()
+    return {"jvm": used.jvm + used.others - compiled, "python": used.python, "compilers": compiled}
 
 
 def stream(spark: SparkSession, folder: Path) -> DataFrame:
@@ -76,11 +65,11 @@ def stream(spark: SparkSession, folder: Path) -> DataFrame:
 
 def run(spark: SparkSession, df: DataFrame, work: Path, mode: str = "append") -> Taken:
     """Run a query over all files; its rows are dropped."""
-    meter = Meter(spark)
+    meter = Meter(jvm_of(spark))
     writer = df.writeStream.option("checkpointLocation", str(work)).outputMode(mode).format("noop")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    used, progress = meter.read(), query.recentProgress
+    used, progress = sides(meter), query.recentProgress
     seconds = sum(one.durationMs["triggerExecution"] for one in progress) / 1000
     return {"seconds": seconds, "rows": sum(one.numInputRows for one in progress), **used}
 
@@ -228,10 +217,10 @@ class Growing:
         draft = self.folder / f"{self.steps:05}.parquet"
         pq.write_table(table, draft, row_group_size=ROW_GROUP)
         self.steps += 1
-        meter = Meter(self.spark)
+        meter = Meter(jvm_of(self.spark))
         draft.rename(self.folder / "in" / draft.name)
         self.query.processAllAvailable()
-        used = meter.read()
+        used = sides(meter)
         progress = [one for one in self.query.recentProgress if one.numInputRows][-1]
         assert progress.numInputRows == len(table)
         seconds = progress.durationMs["triggerExecution"] / 1000

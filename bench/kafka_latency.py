@@ -46,7 +46,7 @@ from peers.flink import find_jdk
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from usage import cpu
+from usage import cpu, jvm_of
 
 import timerheap.spark
 from timerheap import BatchProcessFunction, KeyedProcessFunction, WatermarkStrategy
@@ -200,7 +200,7 @@ class Spark:
 
     def __init__(self, spark: SparkSession, address: str) -> None:
         self._spark, self._kafka = spark, {"kafka.bootstrap.servers": address}
-        self._jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+        self._jvm = jvm_of(spark)
 
     def start(self, variant: str, source: str, sink: str, work: Path) -> None:
         reader = self._spark.readStream.format("kafka").options(**self._kafka, subscribe=source)

@@ -33,7 +33,7 @@ from flights import spark_session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from usage import cpu
+from usage import cpu, jvm_of
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor
@@ -185,7 +185,7 @@ def arrivals(spark: SparkSession, name: str, rate: int, seconds: float, work: Pa
     rows = lines.select(F.col("value").cast("bigint").alias("n")).withColumn("key", F.col("n") % KEYS)
     writer = variant(rows).writeStream.outputMode(mode).foreachBatch(sink)
     query = writer.option("checkpointLocation", str(work)).start()
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = jvm_of(spark)
     try:
         begun = sender.begun()
         time.sleep(max(0.0, begun + _WARM_UP - time.time()))

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from asof import SPAN, START, SYMBOLS
 from pyspark.sql import DataFrame, SparkSession
 from three_ways import Variants, compared, in_turn, median
-from usage import cpu
+from usage import cpu, jvm_of
 
 import timerheap.spark
 from timerheap.spark._arrow import KeyedRows
@@ -69,7 +69,7 @@ def write(folder: Path, events: int, batches: int) -> None:
 
 def batch(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str, float]]:
     """Return what the variants take for all rows as one batch; those of Spark write to nowhere."""
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = jvm_of(spark)
     spark.read.parquet(str(data)).createOrReplaceTempView("prices")
     files = QUERIES["all"].replace("FROM prices", f"FROM '{data}/*.parquet'")
 
@@ -86,7 +86,7 @@ def batch(spark: SparkSession, data: Path, rounds: int) -> dict[str, dict[str, f
 
 def stream(spark: SparkSession, data: Path, work: Path) -> dict[str, dict[str, float]]:
     """Return the median of the micro-batches, without the first."""
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = jvm_of(spark)
     source = work / "prices"
     source.mkdir(parents=True)
     spark.readStream.schema(SCHEMA).parquet(str(source)).createOrReplaceTempView("prices")

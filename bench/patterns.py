@@ -32,7 +32,7 @@ from nexmark.flink import CACHE, Flink, files
 from peers.flink import fetch, find_jdk
 from pyspark.sql import DataFrame, Row, SparkSession
 from three_ways import Taken, median, spent
-from usage import cpu
+from usage import cpu, jvm_of
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, ValueStateDescriptor
@@ -173,7 +173,7 @@ def main() -> None:
         write(folder, args.rows, args.keys)
         print(f"{'':24}{'rows/s':>12}{'JVM us':>10}{'Python us':>10}{'load':>8}")
         with spark_session(folder / "spark.log") as spark:
-            jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+            jvm = jvm_of(spark)
             with_time = "*", "timestamp_millis(ms) AS ts"
             rows = spark.read.parquet(str(folder / "rows.parquet")).selectExpr(*with_time)
             rows.createOrReplaceTempView("rows")

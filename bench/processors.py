@@ -169,7 +169,7 @@ def measure(
     Those that warm up the JVM have fewer rows, but for the last, whose timers fire in the first that is
     measured.
     """
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = usage.jvm_of(spark)
     queries, figures = {}, {}
     for name in ("spark", "timerheap"):
         source = scratch / name

@@ -24,7 +24,7 @@ from figures import write_json
 from flights import spark_session
 from pyspark.sql import DataFrame, SparkSession
 from three_ways import SETTINGS, Taken, in_turn, median
-from usage import cpu
+from usage import cpu, jvm_of
 
 import timerheap.spark
 from timerheap import BatchProcessFunction, KeyedProcessFunction, Types, ValueStateDescriptor
@@ -142,10 +142,6 @@ def write(folder: Path, rows: int, batches: int) -> None:
         os.utime(file, (number, number))
 
 
-def pid(spark: SparkSession) -> int:
-    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
-
-
 def batch(spark: SparkSession, data: Path, rounds: int) -> dict[str, Taken]:
     """Return what each variant takes for all rows as a batch DataFrame, written to nowhere."""
     rows = spark.read.schema(SCHEMA).parquet(str(data))
@@ -153,12 +149,12 @@ def batch(spark: SparkSession, data: Path, rounds: int) -> dict[str, Taken]:
     def of(variant: Callable[[DataFrame], DataFrame]) -> Callable[[], object]:
         return lambda: variant(rows).write.format("noop").mode("overwrite").save()
 
-    return in_turn({name: (of(variant), pid(spark)) for name, variant in VARIANTS.items()}, rounds)
+    return in_turn({name: (of(variant), jvm_of(spark)) for name, variant in VARIANTS.items()}, rounds)
 
 
 def stream(spark: SparkSession, data: Path, work: Path, rounds: int) -> dict[str, Taken]:
     """Return what each variant takes for all micro-batches of a stream, from its start to its end."""
-    jvm = pid(spark)
+    jvm = jvm_of(spark)
     taken: dict[str, list[Taken]] = {name: [] for name in VARIANTS}
     for number in range(rounds + 1):
         for name, variant in VARIANTS.items():

@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
 from session_job import Job, difference, expected
 from session_variants import UNCHECKED, VARIANTS
-from usage import Cpu, cpu
+from usage import Cpu, cpu, jvm_of
 
 SETTINGS = {  # of all variants
     "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,
@@ -81,7 +81,7 @@ def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path
     The rates exclude the first batch, in which the Python workers start. Most timers fire in the closing
     batch; Spark's own timers need another batch without data, since the watermark is one batch behind.
     """
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = jvm_of(spark)
     events = spark.readStream.schema(job.schema).option("maxFilesPerTrigger", files).parquet(str(source))
     used = CpuOfBatches(jvm)
     spark.streams.addListener(used)

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from session_job import SCHEMA, SPAN
 from session_variants import Columns, Rows, packed
-from usage import cpu
+from usage import cpu, jvm_of
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
@@ -99,7 +99,7 @@ def measure(
     spark: SparkSession, rows: int, batches: int, scratch: Path, names: Sequence[str]
 ) -> dict[str, Any]:
     """Run variants in turn, micro-batch by micro-batch; return their figures."""
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = jvm_of(spark)
     queries = {}
     for name in names:
         mode, variant = VARIANTS[name]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from processes import below
 
-__all__ = ["Cpu", "Memory", "compiling", "cpu", "memory"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Cpu", "Memory", "Meter", "compiling", "cpu", "jvm_of", "memory"]
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -56,6 +59,23 @@ def _is_compiler(thread: Path) -> bool:
         return "CompilerThre" in (thread / "comm").read_text()
     except OSError:  # it has ended
         return False
+
+
+def jvm_of(spark: SparkSession) -> int:
+    """Return the process of the JVM of a session."""
+    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+
+
+class Meter:
+    """The CPU of a JVM from here on; it keeps the threads of its compilers, see `compiling`."""
+
+    def __init__(self, jvm: int) -> None:
+        self._jvm = jvm
+        self._cpu, self._compiled = cpu(self._jvm), compiling(self._jvm)
+
+    def read(self) -> tuple[Cpu, float]:
+        """Return the CPU seconds so far, and those of the compilers among them."""
+        return cpu(self._jvm).since(self._cpu), compiling(self._jvm) - self._compiled
 
 
 def memory(jvm: int) -> Memory:

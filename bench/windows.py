@@ -22,7 +22,7 @@ from flights import spark_session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from three_ways import Taken, median
-from usage import cpu
+from usage import cpu, jvm_of
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
@@ -91,7 +91,7 @@ def variants(slide: int, size: int) -> dict[str, Callable[[DataFrame], DataFrame
 
 def run(spark: SparkSession, slide: int, size: int, schema: str, data: Path, work: Path) -> dict[str, Taken]:
     """Run all variants in turn, micro-batch by micro-batch; return the medians of each without the first."""
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    jvm = jvm_of(spark)
     queries, taken = {}, {}
     for name, query in variants(slide, size).items():
         source = work / name / "source"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyspark
 from peers.flink import VERSION, fetch
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from usage import compiling, cpu
+from usage import Meter
 
 from nexmark.generator import AUCTION, BID, PERSON, SCHEMA
 from nexmark.streams import AUCTIONS, BIDS, PERSONS
@@ -140,8 +140,7 @@ class Flink:
         columns = re.sub(r"^\(|\)$| NOT NULL|\*ROWTIME\*|\*PROCTIME\*", "", schema.strip())
         sink = files(into) if into else "'connector' = 'blackhole'"
         tables.executeSql(f"CREATE TEMPORARY TABLE sink ({columns}) {parts} WITH ({sink})")
-        java = self.process.pid
-        before, compiled = cpu(java), compiling(java)
+        meter = Meter(self.process.pid)
         result = tables.executeSql(f"INSERT INTO sink {text}").getJobClient().get().getJobExecutionResult()
         done = 0
         while watched and not result.isDone():
@@ -149,8 +148,8 @@ class Flink:
             done = max([done, *numbers])
             time.sleep(0.1)
         took = result.get().getNetRuntime()
-        used = sum(cpu(java).since(before))
-        return Run(took / 1000, used, compiling(java) - compiled, checkpoints=done)
+        used, compiled = meter.read()
+        return Run(took / 1000, sum(used), compiled, checkpoints=done)
 
     def close(self) -> None:
         self.gateway.shutdown()

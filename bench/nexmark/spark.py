@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
-from usage import compiling, cpu
+from usage import Meter, jvm_of
 
 from nexmark import columns, plain, spark_alone, streams, timers, windows
 
@@ -61,14 +61,12 @@ def run(spark: SparkSession, query: Query, directory: Path, work: Path, into: Pa
 
 def run_writer(spark: SparkSession, writer: DataStreamWriter, no_data: bool = True) -> Run:
     """Run what writes a stream until all files are read."""
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
-    before, compiled = cpu(jvm), compiling(jvm)
+    meter = Meter(jvm_of(spark))
     # A clock would go on for ever: without this, it stops when all files are read.
     spark.conf.set(NO_DATA, no_data)
     running = writer.trigger(availableNow=True).start()
     running.awaitTermination()
-    spent = cpu(jvm).since(before)
-    compiled = compiling(jvm) - compiled
+    spent, compiled = meter.read()
     progress = running.recentProgress
     seconds = sum(one.durationMs["triggerExecution"] for one in progress) / 1000
     return Run(seconds, sum(spent), compiled, spent.python, len(progress), operators(running))

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from timerheap._private import is_private
-from timerheap.spark._compat import checkpoint_manager, hadoop_files, hadoop_path, jvm, on_connect
+from timerheap.spark._compat import checkpoint_manager, hadoop_files, hadoop_path, on_connect
+from timerheap.spark._continued.checkpoint_files import CheckpointFiles
 from timerheap.spark._doctor.doctor_software import Finding, native_fault, versions
 
 _TASKS = 8
@@ -138,33 +139,23 @@ def check_checkpoint(spark: SparkSession, checkpoint: str) -> Iterator[Finding]:
             "there, whose name begins with timerheap-doctor",
         )
         return
-    root = hadoop_path(spark, folder)
-    files = hadoop_files(spark, root)
-    manager = checkpoint_manager(spark, root)
+    files, root = CheckpointFiles(spark, folder), hadoop_path(spark, folder)
     started = time.monotonic()
     try:
-        files.mkdirs(root)
-        target = hadoop_path(spark, root, "0")
-        stream = manager.createAtomic(target, False)
-        stream.write(bytearray(b"timerheap"))
-        stream.close()
-        listed = [each.getPath().getName() for each in files.listStatus(root)]
-        read = files.open(target)
-        try:
-            data = bytes(jvm(spark).org.apache.commons.io.IOUtils.toByteArray(read))
-        finally:
-            read.close()
+        files.write("0", "timerheap")
+        right = files.read("0") == "timerheap" and "0" in files.names()
     finally:
-        files.delete(root, True)
-    right = data == b"timerheap" and "0" in listed and not files.exists(root)
-    kind = f"{files.getUri().getScheme()}, {type_name(manager)}"
+        files.remove("")
+    right &= not files.exists()
+    scheme = hadoop_files(spark, root).getUri().getScheme()
+    kind = f"{scheme}, {type_name(checkpoint_manager(spark, root))}"
     yield Finding(
         "checkpoint location",
         "ok" if right else "failed",
         f"{kind}: made, renamed, listed, read and removed a file in {time.monotonic() - started:.1f} s",
         "" if right else "use a file system that Spark supports for checkpoints",
     )
-    local = files.getUri().getScheme() == "file" and not str(spark.sparkContext.master).startswith("local")
+    local = scheme == "file" and not str(spark.sparkContext.master).startswith("local")
     if local:
         yield Finding(
             "checkpoint file system",

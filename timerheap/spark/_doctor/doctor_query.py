@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
-from timerheap.spark._compat import hadoop_files, hadoop_path, on_connect
+from timerheap.spark._compat import on_connect
+from timerheap.spark._continued.checkpoint_files import CheckpointFiles
 from timerheap.spark._doctor.doctor_software import Finding
 from timerheap.spark._process.process import process
 from timerheap.state import ValueStateDescriptor
@@ -59,8 +60,7 @@ def check_query(spark: SparkSession, checkpoint: str, timeout: float) -> Iterato
         yield from _runs(spark, folder, timeout)
     finally:
         if not on_connect(spark):
-            root = hadoop_path(spark, folder)
-            hadoop_files(spark, root).delete(root, True)
+            CheckpointFiles(spark, folder).remove("")
 
 
 def _runs(spark: SparkSession, folder: str, timeout: float) -> Iterator[Finding]:

@@ -186,7 +186,9 @@ class SettlingKeys:
         except (OSError, ValueError) as e:
             raise _lost(e) from e
         finally:  # what it has looked at may have settled since
-            self._seen, self._came = IdIndex(), 0
+            self._came = 0
+            if len(self._seen):
+                self._seen = IdIndex()
 
     def _settle(self, settling: Settling, seen: IdIndex, came: int) -> int:
         group = self._here()

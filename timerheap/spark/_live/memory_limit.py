@@ -15,6 +15,7 @@ _SHARE = 4  # of one part in so many of the memory, keys are in memory that coul
 _LEAST = 1 << 20
 
 
+@cache
 def settling_of(groups: int, process: Path = _SELF, root: Path = _ROOT) -> Settling:
     """Return when keys settle in one of so many groups on this executor.
 
@@ -27,7 +28,6 @@ def settling_of(groups: int, process: Path = _SELF, root: Path = _ROOT) -> Settl
     return replace(SETTLING, above=min(SETTLING.above, above))
 
 
-@cache
 def _memory_limit(process: Path, root: Path) -> int | None:
     """Return the limit of the control group of a process, in bytes, None without one."""
     found = []

@@ -11,7 +11,8 @@ from chunk_store import MemoryStore, Parts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap._native._core import TimerHeap, seal
+from timerheap import TimerHeap
+from timerheap._native._core import seal
 from timerheap.spark._arrow import size_of
 from timerheap.spark._group.growing_state import ListTable, MapTable
 from timerheap.spark._group.saving import Stored

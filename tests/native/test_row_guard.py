@@ -11,6 +11,7 @@ import pytest
 from timerheap import OutputTag
 from timerheap._native._core import (
     CurrentKey,
+    NamedTimerHeap,
     RecordColumns,
     RowCells,
     RowTimers,
@@ -18,7 +19,6 @@ from timerheap._native._core import (
     RowValue,
     TimerChanges,
 )
-from timerheap.spark._group.timers import JournalledTimers
 
 
 class Names:
@@ -34,14 +34,14 @@ class Names:
         return self.known.get(name, 0)
 
 
-def taken_back(steps: list[tuple[Any, ...]]) -> None:
+def undo(steps: list[tuple[Any, ...]]) -> None:
     for call, *arguments in steps[::-1]:
         call(*arguments)
     steps.clear()
 
 
 def test_find_many_has_the_times_of_timers_with_and_without_names() -> None:
-    heap = JournalledTimers(0).heap
+    heap = NamedTimerHeap()
     heap.push_many([5, 6, 7], [1, 1, 2], [0, 3, 3])
     at, found = heap.find_many([5, 6, 0, 0, 0], [1, 1, 1, 2, 9], [0, 0, 3, 3, 3])
     assert found.tolist() == [True, False, True, True, False]
@@ -65,7 +65,7 @@ def test_records_go_back_to_a_number() -> None:
 @pytest.mark.parametrize("seed", range(50))
 def test_timers_and_values_are_as_before(seed: int) -> None:
     choice, keys, names = np.random.default_rng(seed), CurrentKey(), Names()
-    heap, changes = JournalledTimers(0).heap, TimerChanges()
+    heap, changes = NamedTimerHeap(), TimerChanges()
     timers, service = RowTimers(heap, changes, keys, names), RowTimerService()
     service.bind(timers, timers, 0, 0)
     codec = SimpleNamespace(encode=lambda value: value)  # only of None
@@ -73,7 +73,7 @@ def test_timers_and_values_are_as_before(seed: int) -> None:
     cells = RowCells(keys.numbers, int, lambda ids: (np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)))
     values.bind(None, {}, {}, cells)
     steps: list[tuple[Any, ...]] = []
-    journal = JournalledTimers(0).heap  # as the journal of changes leaves it
+    journal = NamedTimerHeap()  # as the journal of changes leaves it
     for call in range(40):
         fails = call % 3 == 1
         timers.steps = values.steps = steps
@@ -91,7 +91,7 @@ def test_timers_and_values_are_as_before(seed: int) -> None:
             else:
                 values.clear()
         if fails:
-            taken_back(steps)
+            undo(steps)
             assert seen(heap, keys, values) == before
         steps.clear()
         if call % 5 == 4:

@@ -33,7 +33,7 @@ class GroupTimerService(BatchTimerService):
     ) -> None:
         self._group = group
         self._too_early = too_early
-        self.steps: Steps | None = None  # receives how to take changes back
+        self.steps: Steps | None = None  # receives how to undo changes
         self._later: Steps = []  # what is staged when a call returns
         self.times: np.ndarray | None = None  # the event times of the rows or timers of a call
         self.watermark = watermark

@@ -70,7 +70,7 @@ class _BroadcastStates:
         self._states: dict[str, MapState] = {}
 
     def guard(self, steps: Steps | None) -> None:
-        """Have changes of states leave steps that take them back."""
+        """Have changes of states leave steps that undo them."""
         self._context.steps = steps
 
     def bind(self, group: KeyGroup, now: int | None) -> None:

@@ -64,7 +64,7 @@ class GroupRuntimeContext(KeyedRuntimeContext):
 
     keys: holds the id of the current key
     broadcast: whether the states are broadcast states
-    steps: receives how to take each change of a state back; None in place of that
+    steps: receives how to undo each change of a state, or None
     """
 
     group: KeyGroup

@@ -38,7 +38,6 @@ CHANGE_TYPE = "_change_type"
 SETTINGS = {
     "spark.driver.memory": "4g",
     "spark.driver.extraJavaOptions": "-XX:-UseDynamicNumberOfCompilerThreads",  # see usage.compiling
-    "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

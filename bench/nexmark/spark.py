@@ -34,7 +34,6 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:-UseDynamicNumberOfCompilerThreads",  # see usage.compiling
     "spark.executorEnv.PYTHONPATH": Path(__file__).parents[1],
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,
 }
 
 

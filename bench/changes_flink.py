@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--columns", nargs="+", default=[*COLUMNS, OURS], choices=[*COLUMNS, OURS])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", type=float, default=1.0, help="by what to multiply the size of a job")
-    parser.add_argument("--events", type=int, default=2_000_000, help="of Nexmark")
+    parser.add_argument("--events", type=int, default=4_000_000, help="of Nexmark")
     parser.add_argument("--batch", type=int, default=500_000, help="events of Nexmark in a micro-batch")
     parser.add_argument("--unchecked", action="store_true", help="do not compare the tables")
     parser.add_argument("--json", type=Path, help="write the figures there")

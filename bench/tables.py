@@ -26,6 +26,7 @@ from statistics import median
 from typing import Any
 
 from changes_table import beside_flink, beside_spark, means
+from cost_table import of_cost, small_queries
 from sentences import SENTENCES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -519,6 +520,7 @@ WRITERS: dict[str, Any] = {
     "patterns": patterns,
     "changes": lambda figures, _: beside_spark(figures),
     "changes_flink": lambda figures, _: beside_flink(figures),
+    "cost": lambda figures, _: of_cost(figures),
     "windows": windows,
     "processors": lambda figures, _: processors(figures),
     "real_time": lambda figures, _: real_time(figures),
@@ -536,6 +538,7 @@ def _beside_flink(heap: float | None, rocksdb: float | None, *_: Any) -> dict[st
 COMPUTED = SENTENCES | {
     "nexmark": lambda figures: _beside_flink(*nexmark_means(figures["queries"])),
     "changes_flink": lambda figures: _beside_flink(*means(figures)),
+    "cost": small_queries,
 }
 
 

@@ -1,0 +1,64 @@
+"""The tables of what a query costs, from the figures of cost.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["of_cost", "small_queries"]
+
+HOURS = 730  # of a month
+
+
+def _dollars(found: dict[str, Any], prices: dict[str, float]) -> tuple[float, float]:
+    """Return what an hour of a query costs: its cores, and the requests of its checkpoint."""
+    cores = (found["jvm"] + found["python"]) * prices["core"]
+    return cores, found["batches"] * 3600 * prices["batch"]
+
+
+def of_cost(figures: dict[str, Any]) -> str:
+    """Return both tables: by rate and trigger, and by the number of queries."""
+    prices = figures["prices"]
+    lines = [
+        "| rows a second | trigger | micro-batches a second | cores, JVM | Python | dollars an hour, cores "
+        "| requests |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in figures["rates"]:
+        cores, requests = _dollars(one, prices)
+        cells = [f"{one['rate']:,}", one["trigger"], f"{one['batches']:.2f}"]
+        cells += [f"{one['jvm']:.2f}", f"{one['python']:.2f}", f"{cores:.3f}", f"{requests:.3f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| queries | tenants in all | cores | of a tenant | memory | of a tenant | dollars a month, 1,000 tenants |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in figures["many"]:
+        tenants = one["tenants"]
+        cores = one["jvm"] + one["python"]
+        month = sum(_dollars(one, prices)) * HOURS * 1000 / tenants
+        cells = [f"{one['queries']:,}", f"{tenants:,}", f"{cores:.2f}", f"{cores / tenants:.4f}"]
+        cells += [
+            f"{one['memory'] / 1e6:,.0f} MB",
+            f"{one['memory'] / 1e6 / tenants:,.1f} MB",
+            f"{month:,.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def small_queries(figures: dict[str, Any]) -> dict[str, float]:
+    """Return how many times the cores of one query a query for each tenant takes, and memory."""
+    each = max((one for one in figures["many"] if one["queries"] > 1), key=lambda one: one["queries"])
+    all_ = max((one for one in figures["many"] if one["queries"] == 1), key=lambda one: one["tenants"])
+
+    def of_a_tenant(one: dict[str, Any], *what: str) -> float:
+        found: float = sum(one[name] for name in what) / one["tenants"]
+        return found
+
+    return {
+        "cores beside one query": of_a_tenant(each, "jvm", "python") / of_a_tenant(all_, "jvm", "python"),
+        "cores of a small query": of_a_tenant(each, "jvm", "python"),
+        "cores of one query for all": all_["jvm"] + all_["python"],
+        "memory of a small query, MB": (each["memory"] - all_["memory"]) / 1e6 / each["queries"],
+    }

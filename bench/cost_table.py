@@ -30,7 +30,8 @@ def of_cost(figures: dict[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "| queries | tenants in all | cores | of a tenant | memory | of a tenant | dollars a month, 1,000 tenants |",
+        "| queries | tenants in all | cores | of a tenant | memory | of a tenant "
+        "| dollars a month for 1,000 tenants |",
         "|---|---|---|---|---|---|---|",
     ]
     for one in figures["many"]:

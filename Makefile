@@ -46,7 +46,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-spark-checks test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns fuzz-changes flink-sql soak soak-heaps soak-cases soak-changes bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-realtime bench-windows bench-asof bench-patterns bench-changes bench-over bench-rules bench-state bench-skew bench-capacity bench-cost bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-spark-checks test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns fuzz-changes flink-sql soak soak-heaps soak-cases soak-changes bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-kafka-sink bench-realtime bench-windows bench-asof bench-patterns bench-changes bench-over bench-rules bench-state bench-skew bench-capacity bench-cost bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -217,6 +217,9 @@ bench-latency: $(venv)/bench/.installed ## Small and idle micro-batches, and fro
 bench-kafka: $(venv)/world-4.3/.installed ## From Kafka to Kafka beside Flink and Spark's own operator; needs a JDK
 	env -u SPARK_HOME PYTHONPATH=bench:examples:$(support) PYTHONSAFEPATH=1 $(venv)/world-4.3/bin/python \
 	  bench/kafka_latency.py --json out/kafka.json $(ARGS)
+
+bench-kafka-sink: $(venv)/bench/.installed ## Rows into Kafka once each, beside Spark's own sink
+	$(measured) bench/kafka_sink.py --json out/kafka_sink.json $(ARGS)
 
 bench-realtime: $(venv)/bench/.installed ## From a timer's due time to its result in real-time mode, beside micro-batches
 	mkdir -p out

@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 from usage import cpu, jvm_of, memory
 
 import timerheap.spark
+from timerheap import KeyedProcessFunction
 
 PARTS = ("rates", "many")
 RATES = (10, 1_000, 10_000)
@@ -51,9 +52,16 @@ def rows_of(spark: SparkSession, rate: int, tenants: int) -> DataFrame:
     return rows.select((n % tenants).alias("tenant"), (n % KEYS).alias("key"), n.alias("n"))
 
 
+class TenantCounts(Counts):
+    """The job of latency.py, with the tenant in the key."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        yield ctx.get_current_key()[1], None, None, timestamp
+
+
 def counts(rows: DataFrame) -> DataFrame:
     """Return the job over rows; the tenant belongs to the key."""
-    return timerheap.spark.process(rows, ["tenant", "key"], Counts(), SCHEMA, processing_time=True)
+    return timerheap.spark.process(rows, ["tenant", "key"], TenantCounts(), SCHEMA, processing_time=True)
 
 
 @contextmanager
@@ -81,6 +89,9 @@ def used(spark: SparkSession, queries: Sequence[Any], warm_up: float, seconds: f
     batches = [query.lastProgress["batchId"] for query in queries]
     time.sleep(seconds)
     spent, passed = cpu(jvm).since(before), time.monotonic() - begun
+    for query in queries:
+        if query.exception() is not None:
+            raise query.exception()
     ran = sum(query.lastProgress["batchId"] for query in queries) - sum(batches)
     kept = memory(jvm)
     return {

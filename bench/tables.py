@@ -626,7 +626,7 @@ def pages() -> list[Path]:
 def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     for file in map(Path, (path for folder in sys.argv[1:] for path in Path(folder).glob("*.json"))):
-        if file.stem in WRITERS:
+        if file.stem in WRITERS or file.stem in COMPUTED:
             shutil.copy(file, RESULTS)
     for page in pages():
         text = page.read_text(encoding="utf-8")

@@ -1,10 +1,10 @@
-"""The tables of what a query costs, from the figures of cost.py."""
+"""The tables of what a query costs, and a sink: from the figures of cost.py and of kafka_sink.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["of_cost", "small_queries"]
+__all__ = ["of_cost", "of_sinks", "small_queries"]
 
 HOURS = 730  # of a month
 
@@ -45,6 +45,23 @@ def of_cost(figures: dict[str, Any]) -> str:
             f"{month:,.0f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def of_sinks(figures: dict[str, Any]) -> str:
+    """Return what a micro-batch takes that writes to Kafka, with each sink."""
+    names = {"spark": "Spark's sink", "once": "`append_kafka`"}
+    lines = [
+        "| rows | | a micro-batch | CPU a row, JVM | Python | CPU beside Spark's |",
+        "|---|---|---|---|---|---|",
+    ]
+    base = 0.0
+    for run in figures["runs"]:
+        cpu, us = run["jvm"] + run["python"], 1e6 / run["rows"] / figures["batches"]
+        base = cpu if run["sink"] == "spark" else base
+        cells = [f"{run['rows']:,}", names[run["sink"]], f"{run['seconds'] * 1000:,.0f} ms"]
+        cells += [f"{run[side] * us:,.1f} us" for side in ("jvm", "python")]
+        lines.append(f"| {' | '.join(cells)} | {cpu / base:.2f}x |")
     return "\n".join(lines)
 
 

@@ -99,25 +99,12 @@ def peers(figures: dict[str, Any]) -> Named:
     return {"push_many, ns": median(group["ours"]["push_many"])}
 
 
-def kafka_sink(figures: dict[str, Any]) -> Named:
-    found = {}
-    runs = {(run["rows"], run["sink"]): run for run in figures["runs"]}
-    for rows, sink in runs:
-        if sink == "once":
-            once, spark = runs[rows, "once"], runs[rows, "spark"]
-            found[f"CPU beside Spark, {rows:,}"] = _cpu(once) / _cpu(spark)
-            found[f"ms, {rows:,}"] = once["seconds"] * 1000
-            found[f"ms of Spark, {rows:,}"] = spark["seconds"] * 1000
-    return found
-
-
 SENTENCES: dict[str, Callable[[Any], Named]] = {
     **dict.fromkeys(("session_timeout", "session_20000", "session_100000"), session),
     "asof": asof,
     "over": over,
     "processors": processors,
     "kafka": kafka,
-    "kafka_sink": kafka_sink,
     "real_time": real_time,
     "tight_memory": tight_memory,
     "skew": skew,

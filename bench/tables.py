@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from changes_table import beside_flink, beside_spark, means
-from cost_table import of_cost, small_queries
+from cost_table import of_cost, of_sinks, small_queries
 from sentences import SENTENCES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -521,6 +521,7 @@ WRITERS: dict[str, Any] = {
     "changes": lambda figures, _: beside_spark(figures),
     "changes_flink": lambda figures, _: beside_flink(figures),
     "cost": lambda figures, _: of_cost(figures),
+    "kafka_sink": lambda figures, _: of_sinks(figures),
     "windows": windows,
     "processors": lambda figures, _: processors(figures),
     "real_time": lambda figures, _: real_time(figures),
@@ -626,7 +627,7 @@ def pages() -> list[Path]:
 def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     for file in map(Path, (path for folder in sys.argv[1:] for path in Path(folder).glob("*.json"))):
-        if file.stem in WRITERS or file.stem in COMPUTED:
+        if file.stem in WRITERS:
             shutil.copy(file, RESULTS)
     for page in pages():
         text = page.read_text(encoding="utf-8")

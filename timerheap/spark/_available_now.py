@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from timerheap._arguments import int64
+from timerheap._moments import epoch_millis
 from timerheap.errors import ArgumentTypeError, ArgumentValueError, UnsupportedError
 from timerheap.spark._compat import (
     analyzed_plan,
@@ -43,7 +46,11 @@ _held: dict[str, str] = {}  # the checkpoints that a call has now, and which one
 
 
 def run_available_now(
-    writer: DataStreamWriter, path: str | None = None, *, table: str | None = None
+    writer: DataStreamWriter,
+    path: str | None = None,
+    *,
+    table: str | None = None,
+    now: int | datetime | None = None,
 ) -> StreamingQuery:
     """Run a streaming query until it has read all rows that there are now, and has advanced to the clock.
 
@@ -65,6 +72,11 @@ def run_available_now(
         Where to write, as in ``writer.start(path)``.
     table : str, optional
         The table to write to, as in ``writer.toTable(table)``.
+    now : int or datetime, optional
+        For tests: the time of the micro-batch without rows, epoch ms or a datetime (without a zone: local
+        time), so that timers fire which are due an hour from now. At least the present time, which is the
+        default. Rows are read at the present time all the same. The checkpoint then has times to come, so do
+        not run a query in production with it.
 
     Returns
     -------
@@ -97,18 +109,35 @@ def run_available_now(
         writer = alerts.writeStream.option("checkpointLocation", checkpoint).format("parquet")
         timerheap.spark.run_available_now(writer, "/data/alerts")
     """
+    at = _time_to_come(now)
     start, log = _starting(writer, path, table)
     writer.trigger(availableNow=True)
     if log is None:
+        if at:
+            raise ArgumentValueError(
+                f"now must be left out for a query without a clock, got {now!r}; its rows alone advance it"
+            )
         return _ended(start())
     with log.held():
         query = _ended(log.started(start, log.pending() or {}))
         for again in range(_ROUNDS):
-            batch = log.plan(drained=True, only_for_spark=again > 0)
+            batch = log.plan(drained=True, only_for_spark=again > 0, at=at)
             if batch is None:
                 break
             query = _ended(log.started(start, {DRAINED: batch}))
         return query
+
+
+def _time_to_come(now: int | datetime | None) -> int:
+    """Return the time to which a test advances the clock, epoch ms, 0 for the present time."""
+    if now is None:
+        return 0
+    at, present = int64("now", epoch_millis("now", now)), time.time_ns() // 1_000_000
+    if at < present:
+        raise ArgumentValueError(
+            f"now must be at least the present time, {present}, got {now!r}; leave it out for that time"
+        )
+    return at
 
 
 def start(writer: DataStreamWriter, path: str | None = None, *, table: str | None = None) -> StreamingQuery:
@@ -258,8 +287,11 @@ class _Log:
         begins = batch == 0 or DRAINED in marks  # which `plan` leaves when a run begins
         return {REPEATED: f"{batch} begins" if begins else f"{batch}"}
 
-    def plan(self, drained: bool, only_for_spark: bool = False) -> str | None:
-        """Plan a micro-batch without rows; return its number, None if there is nothing that it could do."""
+    def plan(self, drained: bool, only_for_spark: bool = False, at: int = 0) -> str | None:
+        """Plan a micro-batch without rows; return its number, None if there is nothing that it could do.
+
+        at: its time, if that is to come
+        """
         # Its plan is that of the last micro-batch, at the present time and with Spark's watermark after that.
         # It gets a mark if the sources are `drained`. One `only_for_spark` is needed only if Spark's
         # watermark has advanced.
@@ -273,7 +305,7 @@ class _Log:
         if only_for_spark and after <= before:
             return None
         metadata["batchWatermarkMs"] = max(before, after)
-        metadata["batchTimestampMs"] = max(metadata["batchTimestampMs"], now)  # a clock may be set back
+        metadata["batchTimestampMs"] = max(metadata["batchTimestampMs"], now, at)  # a clock may be set back
         metadata["conf"][DRAINED] = batch if drained else ""  # Spark reads none but its own
         metadata.pop("controlBatchInfo", None)  # which tells that Spark has moved state to other partitions
         text = "\n".join([lines[0], json.dumps(metadata), *lines[2:]])

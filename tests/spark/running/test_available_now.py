@@ -8,7 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +250,33 @@ class Rounded(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         yield (datetime.fromtimestamp(timestamp // 1000, UTC),)
+
+
+def test_a_test_moves_the_clock(spark: SparkSession, tmp_path: Path) -> None:
+    streams.write_batches(tmp_path / "input", [[{"k": "a", "at": now()}]], SCHEMA)
+    result = timerheap.spark.process(
+        streams.read_stream(spark, tmp_path / "input"),
+        "k",
+        Silence(),
+        OUTPUT,
+        "at",
+        watermark=WatermarkStrategy.for_monotonous_timestamps().with_wall_clock(after=HOUR, lag=0),
+        max_parallelism=2,
+    )
+    writer = result.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("parquet")
+    timerheap.spark.run_available_now(writer, str(tmp_path / "sink"))
+    assert streams.sink(spark, tmp_path) == []
+    later = datetime.now(UTC) + timedelta(hours=2)
+    timerheap.spark.run_available_now(writer, str(tmp_path / "sink"), now=later)
+    ((key, _, at),) = streams.sink(spark, tmp_path)
+    assert (key, at) == ("a", int(later.timestamp() * 1000))
+    timerheap.spark.run_available_now(writer, str(tmp_path / "sink"))  # the clock has been set back
+    assert len(streams.sink(spark, tmp_path)) == 1
+    with pytest.raises(ValueError, match="now must be at least the present time"):
+        timerheap.spark.run_available_now(writer, str(tmp_path / "sink"), now=1)
+    plain = spark.readStream.format("rate").load().writeStream.format("noop")
+    with pytest.raises(ValueError, match="now must be left out for a query without a clock"):
+        timerheap.spark.run_available_now(plain, now=later)
 
 
 def test_a_query_without_a_clock_runs_as_ever(spark: SparkSession, tmp_path: Path) -> None:

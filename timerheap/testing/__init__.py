@@ -3,7 +3,8 @@
 It needs the package pyspark, but starts neither a JVM nor a session.
 """
 
-from timerheap.testing.chain_tester import ChainTester
 from timerheap.testing.process_tester import PendingTimer, ProcessTester
+from timerheap.testing.query_operator import QueryOperator, QueryResults, QueryRows
+from timerheap.testing.query_tester import QueryTester
 
-__all__ = ["ChainTester", "PendingTimer", "ProcessTester"]
+__all__ = ["PendingTimer", "ProcessTester", "QueryOperator", "QueryResults", "QueryRows", "QueryTester"]

@@ -224,12 +224,28 @@ def _rows_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
         raise ArgumentValueError(f"rows must fit the schema: column {field.name!r}: {e}") from None
 
 
+def checked_input(
+    argument: str,
+    schema: object,
+    key: object,
+    event_time: Any,
+    watermark: Any,
+    order: object = None,
+    late: object = None,
+    prefix: str = "",
+) -> tuple[Input, TimestampAssigner | None]:
+    """Return an input, given the user's arguments, and what computes the event time of its rows."""
+    columns = SchemaColumns(argument, schema)
+    found = Input.checked(columns, key, event_time, watermark, order=order, late=late, prefix=prefix)
+    return found, columns.assigner
+
+
 class Inputs:
     """The rows of one or two inputs, checked as on Spark."""
 
     def __init__(self) -> None:
         self._sides: list[PushedRows] = []
-        self._checked: list[Input] = []
+        self.checked: list[Input] = []
 
     def __len__(self) -> int:
         return len(self._sides)
@@ -246,13 +262,12 @@ class Inputs:
         prefix: str = "",
     ) -> None:
         """Add an input, given the user's arguments; in errors, a prefix is before their names."""
-        columns = SchemaColumns(argument, schema)
-        found = Input.checked(columns, key, event_time, watermark, order=order, late=late, prefix=prefix)
-        if self._checked:
-            self._checked[0].expect_to_match(found)
-        self._checked.append(found)
+        found, assigner = checked_input(argument, schema, key, event_time, watermark, order, late, prefix)
+        if self.checked:
+            self.checked[0].expect_to_match(found)
+        self.checked.append(found)
         self._sides.append(
-            PushedRows(found.rows, found.key, found.event_time, columns.assigner, found.ties, found.null_time)
+            PushedRows(found.rows, found.key, found.event_time, assigner, found.ties, found.null_time)
         )
 
     def query(
@@ -265,7 +280,7 @@ class Inputs:
         **options: Any,
     ) -> Query:
         """Return the query that runs a function on the inputs; `options` are those of `query_of`."""
-        checked = [replace(each, strategy=_SILENT, channel=None) for each in self._checked]
+        checked = [replace(each, strategy=_SILENT, channel=None) for each in self.checked]
         columns = columns_of_two(*checked) if len(checked) == 2 else {}
         tag, row = None, columns.get("late_row")
         if guard is not None:

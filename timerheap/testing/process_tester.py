@@ -334,6 +334,10 @@ class ProcessTester:
         return self._rules
 
     def _push(self, number: int, rows: object) -> list[Row]:
+        return self._run(self._hashed(number, rows), None)
+
+    def _hashed(self, number: int, rows: object) -> KeyedRows:
+        """Return rows of an input as they reach the key group."""
         query, pushed = self._current, self._inputs.hashed(number, rows, self._current)
         if query.order == "event_time" and not query.ties:
             every = (
@@ -348,7 +352,7 @@ class ProcessTester:
                     "as pushed; if their order matters, pass EventTime(column, tie_break=...) with the "
                     "columns that have it"
                 )
-        return self._run(pushed, None)
+        return pushed
 
     def advance_watermark(self, timestamp: int) -> list[Row]:
         """Advance the watermark, release the rows that wait for it, fire timers, and return the results.
@@ -490,10 +494,17 @@ class ProcessTester:
         ArgumentValueError
             If these are other bytes, or do not fit the function; the tester is not changed then.
         """
+        self._resume(*self._loaded(snapshot))
+
+    def _loaded(self, snapshot: bytes) -> tuple[Query, KeyGroup, int | None]:
+        """Return a snapshot with the query of a new copy of the function, for `_resume`."""
         query = self._query()
         group, now = load_group(query, self._max_parallelism, snapshot)
+        return query, group, self._now if now is None or self._now is None else now
+
+    def _resume(self, query: Query, group: KeyGroup, now: int | None) -> None:
         old = self._runner
-        self._begin(query, group, self._now if now is None or self._now is None else now)
+        self._begin(query, group, now)
         old.close()
 
     def close(self) -> None:

@@ -107,7 +107,12 @@ def effective_strategy(df_argument: str, argument: str, df: DataFrame, watermark
     if not df.isStreaming:  # where the end of the rows is the only watermark
         needs_none = watermark is None and is_result(df)
         return WatermarkStrategy.for_monotonous_timestamps() if needs_none else watermark
-    below, strategy = upstream_of(df), watermark
+    return strategy_behind(upstream_of(df), df_argument, argument, watermark)
+
+
+def strategy_behind(below: Upstream, df_argument: str, argument: str, watermark: Any) -> Any:
+    """Return the strategy of a stream whose rows are these, given what the user has said of it."""
+    strategy = watermark
     is_strategy = isinstance(strategy, WatermarkStrategy)
     if below.exchange is not None and is_strategy and _clocks(strategy):
         raise ArgumentValueError(

@@ -186,28 +186,75 @@ def window_operator(
         )
     by = assigner if isinstance(assigner, WindowedBy) else WindowedBy(assigner)
     source = Input.checked(Columns("df", rows), grouping, event_time, watermark, order=order)
-    result = parsed_schema(output_schema)
+    windows = windows_of(
+        source,
+        by,
+        function,
+        parsed_schema(output_schema),
+        window_function=window_function,
+        accumulator_type=accumulator_type,
+        late=late,
+        order=order,
+        processing_time=processing_time,
+    )
+    query = query_of(
+        work_of(sendable(windows.hosted, KeyedProcessFunction)),
+        windows.result,
+        source,
+        order=order,
+        late=windows.late,
+        processing_time=processing_time,
+        max_parallelism=max_parallelism,
+        side_outputs=side_tags(side_outputs, windows.function, window_function),
+        name=name,
+    )
+    return build(replace(query, late_row=windows.late_row or query.late_row), marked(source))
+
+
+@dataclass(frozen=True)
+class CheckedWindows:
+    """The windows of an input, checked.
+
+    hosted: the function that tasks run
+    function: the user's
+    result: the type of the results
+    late: what becomes of rows behind the watermark, before they reach a window
+    late_row: the type of the rows that the windows themselves return as late, None if they return none
+    """
+
+    hosted: HostedWindows
+    function: Any
+    result: StructType
+    late: str | None
+    late_row: StructType | None
+
+
+def windows_of(
+    source: Input,
+    by: WindowedBy,
+    function: Any,
+    result: StructType,
+    *,
+    window_function: ProcessWindowFunction | WindowFunction | None,
+    accumulator_type: object,
+    late: str,
+    order: str,
+    processing_time: bool,
+) -> CheckedWindows:
+    """Check the user's windows of an input; `result` is the type of the function's results."""
     functions = WindowFunctions.checked(by, function, window_function, accumulator_type, source.rows)
     _expect_fitting_time(by.assigner, source.event_time, processing_time)
     emits = late_choice(late) == "emit"
     by_event_time = order == "event_time"
     _expect_lateness(by, late, emits, by_event_time)
     sends_late = emits and not by_event_time  # with order="event_time" none reaches a window
-    hosted = functions.hosted(len(source.key), result.names, late_tagged if sends_late else None)
-    query = query_of(
-        work_of(sendable(hosted, KeyedProcessFunction)),
+    return CheckedWindows(
+        functions.hosted(len(source.key), result.names, late_tagged if sends_late else None),
+        functions.function,
         _result_type(source, result),
-        source,
-        order=order,
-        late=late if by_event_time else None,
-        processing_time=processing_time,
-        max_parallelism=max_parallelism,
-        side_outputs=side_tags(side_outputs, functions.function, window_function),
-        name=name,
+        late if by_event_time else None,
+        source.rows if sends_late else None,
     )
-    if sends_late:
-        query = replace(query, late_row=source.rows)
-    return build(query, marked(source))
 
 
 @dataclass(frozen=True)

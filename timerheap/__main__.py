@@ -100,13 +100,13 @@ def inspect(
     help="For a pipeline's specification, for spark-defaults.conf, or as JSON.",
 )
 def print_settings(form: str) -> None:
-    """Print the settings that Spark should have, for a file.
+    """Print the settings that Spark should have, for a file, and what each is for.
 
     They are the same in any process. In the specification of a pipeline Spark takes only those of a session;
     the others, which make micro-batches faster, are comments there, for spark-defaults.conf or --conf.
     timerheap must be installed where Python workers run.
     """
-    from timerheap.spark._settings import of_application
+    from timerheap.spark._settings import of_application, reason_of
     from timerheap.spark._settings import settings as of_session
 
     wanted = of_session(portable=True)
@@ -115,13 +115,15 @@ def print_settings(form: str) -> None:
     elif form == "yaml":
         click.echo("configuration:")
         for name, value in wanted.items():
+            click.echo(f"  # {reason_of(name)}")
             click.echo(
                 f"  # in spark-defaults.conf: {name} {value}"
                 if of_application(name)
                 else f'  {name}: "{value}"'
             )
     else:
-        click.echo("\n".join(f"{name} {value}" for name, value in wanted.items()))
+        for name, value in wanted.items():
+            click.echo(f"# {reason_of(name)}\n{name} {value}")
 
 
 @main.command("doctor")

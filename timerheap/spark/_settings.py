@@ -43,6 +43,21 @@ IN_REAL_TIME = {
 }
 """Settings of a query in real-time mode, for which each row is sent on its own."""
 
+_REASONS = {
+    _PROVIDER: "RocksDB keeps the state variables of streams; Spark's default has none",
+    _CHANGELOG: "a micro-batch writes what has changed instead of all state",
+    _BYTES: "no limit, so that Spark does not measure the Arrow batch after each row",
+    _DAEMON: "Python workers start with their modules imported",
+    _ONE_DAEMON: "the stages of a micro-batch share their Python workers",
+    _SOCKETS: "over TCP a small micro-batch often waits in each stage",
+    _SOCKET_FILES: "a directory that only this user can use, removed when this process ends",
+    "spark.python.udf.pipelined.enabled": "the JVM writes to a Python worker while it reads",
+    "spark.shuffle.manager": "rows go to tasks that run",
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "a row is sent after 1 ms, not 50",
+    "spark.sql.streaming.realTimeMode.allowlistCheck": "Spark refuses Python in this mode otherwise",
+}
+_ON_EXECUTORS = "executors understand the name of the directory of sockets"
+
 _SWITCHES = {"--load-spark-defaults", "--supervise", "--verbose", "-v"}  # options without a value
 # A comment, or a name and a value; a backslash before the end of a line continues it.
 _PROPERTY = re.compile(
@@ -55,11 +70,24 @@ _FEWESTRECORDS = 10_000  # Spark's default; at 1,000 packing takes three times a
 NO_LIMIT = (1 << 31) - 1  # no limit
 
 
-def settings(*, real_time: bool = False, portable: bool = False) -> dict[str, str]:
+class ExplainedSettings(dict[str, str]):
+    """Settings of Spark by name; as text, each with what it is for."""
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}={value}\n    {reason_of(name)}" for name, value in self.items())
+
+
+def reason_of(name: str) -> str:
+    """Return what a setting of `settings` is for."""
+    return _REASONS.get(name, _ON_EXECUTORS)
+
+
+def settings(*, real_time: bool = False, portable: bool = False) -> ExplainedSettings:
     """Return the settings that a session for timerheap should be built with.
 
-    A setting that has been chosen already is left out, whatever its value: one in ``spark-defaults.conf``,
-    one of ``spark-submit --conf`` or ``PYSPARK_SUBMIT_ARGS``, or one of the running session.
+    ``print(timerheap.spark.settings())`` says what each of them is for. A setting that has been chosen
+    already is left out, whatever its value: one in ``spark-defaults.conf``, one of ``spark-submit --conf`` or
+    ``PYSPARK_SUBMIT_ARGS``, or one of the running session.
 
     Parameters
     ----------
@@ -75,6 +103,8 @@ def settings(*, real_time: bool = False, portable: bool = False) -> dict[str, st
     Returns
     -------
     dict of str to str
+        As text, with a line for each that says what it is for.
+
         - ``spark.sql.streaming.stateStore.providerClass``, RocksDB's: Spark's default keeps no state
           variables, so a stream cannot run on it. Spark keeps the provider of a checkpoint in it.
         - ``spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled``, true: a micro-batch
@@ -134,12 +164,12 @@ def settings(*, real_time: bool = False, portable: bool = False) -> dict[str, st
             "is of one process; call settings(real_time=True) in the program that builds the session"
         )
     if portable:
-        return ours
+        return ExplainedSettings(ours)
     names = [*ours, _SOCKETS, _SOCKET_FILES]
     chosen = _chosen_settings(names)
     if hasattr(socket, "AF_UNIX") and not chosen.issuperset((_SOCKETS, _SOCKET_FILES)):
         ours |= _sockets(_SOCKET_FILES in chosen)
-    return {name: value for name, value in ours.items() if name not in chosen}
+    return ExplainedSettings({name: value for name, value in ours.items() if name not in chosen})
 
 
 def of_application(name: str) -> bool:

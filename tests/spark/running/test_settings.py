@@ -54,6 +54,16 @@ def test_what_has_been_chosen_is_left_out(before_any_session: Path, monkeypatch:
     assert list(timerheap.spark.settings()) == [CHANGELOG, BYTES, DAEMON, ONE_DAEMON, *SOCKETS]
 
 
+def test_settings_say_what_they_are_for(before_any_session: Path) -> None:
+    found = timerheap.spark.settings() | timerheap.spark.settings(real_time=True)
+    assert type(found) is dict
+    for settings in (timerheap.spark.settings(), timerheap.spark.settings(real_time=True)):
+        lines = str(settings).splitlines()
+        assert lines[::2] == [f"{name}={value}" for name, value in settings.items()]
+        assert len({line for line in lines[1::2] if line.startswith("    ")}) == len(settings)
+        assert dict(settings) == settings
+
+
 @pytest.mark.parametrize(
     "submitted",
     [

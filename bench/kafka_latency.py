@@ -165,16 +165,22 @@ class SparksRows(StatefulProcessor):
         pass
 
 
-def _timerheap(function: KeyedProcessFunction | BatchProcessFunction, order: str) -> Callable[..., DataFrame]:
+def _timerheap(
+    function: KeyedProcessFunction | BatchProcessFunction, order: str, real_time: bool = False
+) -> Callable[..., DataFrame]:
+    # In real-time mode each task of the source, which is a partition of the topic, has a watermark anyway.
+    event_time = EventTime("at", channel=None if real_time else "partition")
+
     def job(rows: DataFrame) -> DataFrame:
         return timerheap.spark.process(
             rows,
             "key",
             function,
             SCHEMA,
-            EventTime("at", channel="partition"),
+            event_time,
             watermark=WatermarkStrategy.for_monotonous_timestamps(),
             order=order,
+            real_time=real_time,
         )
 
     return job
@@ -192,14 +198,18 @@ JOBS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "columns-arrival": _timerheap(Columns(), "arrival"),
     "columns": _timerheap(Columns(), "event_time"),
     "spark": _sparks,
+    "real-time-rows": _timerheap(Rows(), "arrival", real_time=True),
+    "real-time-columns": _timerheap(Columns(), "arrival", real_time=True),
 }
+REAL_TIME = "real-time-rows", "real-time-columns"  # which need a session of their own
+MICRO_BATCHES = [name for name in JOBS if name not in REAL_TIME]
 
 
 class Spark:
     """The job in a Spark session; with several variants."""
 
-    def __init__(self, spark: SparkSession, address: str) -> None:
-        self._spark, self._kafka = spark, {"kafka.bootstrap.servers": address}
+    def __init__(self, spark: SparkSession, address: str, options: argparse.Namespace) -> None:
+        self._spark, self._kafka, self._options = spark, {"kafka.bootstrap.servers": address}, options
         self._jvm = jvm_of(spark)
 
     def start(self, variant: str, source: str, sink: str, work: Path) -> None:
@@ -210,13 +220,23 @@ class Spark:
         rows = rows.selectExpr("key", "value div 10 at", "value % 10 digit", "partition")
         results = JOBS[variant](rows).select("key", F.col("value").cast("string").alias("value"))
         writer = results.writeStream.format("kafka").options(**self._kafka, topic=sink)
-        self._query = writer.option("checkpointLocation", str(work)).start()
+        writer = writer.option("checkpointLocation", str(work))
+        self._real_time = variant in REAL_TIME
+        if self._real_time:
+            self._query = timerheap.spark.start_real_time(
+                writer.outputMode("update"),
+                epoch=self._options.epoch * 1000,
+                linger=self._options.linger,
+            )
+        else:
+            self._query = writer.start()
 
     def stop(self) -> float | None:
         """Stop the query; return the median time of a micro-batch with rows, in ms."""
         if self._query.exception() is not None:
             raise self._query.exception()  # type: ignore[misc]
-        took = [p.durationMs["triggerExecution"] for p in self._query.recentProgress if p.numInputRows]
+        progress = [] if self._real_time else self._query.recentProgress
+        took = [p.durationMs["triggerExecution"] for p in progress if p.numInputRows]
         self._query.stop()
         return float(statistics.median(took)) if took else None
 
@@ -415,7 +435,7 @@ def main() -> None:
     parser.add_argument(
         "--rates", type=int, nargs="+", default=[1_000, 10_000, 100_000], help="rows a second"
     )
-    parser.add_argument("--variants", nargs="+", choices=[*JOBS, "flink"], default=[*JOBS, "flink"])
+    parser.add_argument("--variants", nargs="+", choices=[*JOBS, "flink"], default=[*MICRO_BATCHES, "flink"])
     parser.add_argument(
         "--sparks-most", type=int, default=10_000, help="the highest rate of Spark's own operator"
     )
@@ -423,8 +443,13 @@ def main() -> None:
         "--seconds", type=float, default=40, help="how long rows count, for each variant and rate"
     )
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--epoch", type=int, default=60, help="of real-time mode, in seconds")
+    parser.add_argument("--linger", type=int, default=20, help="how long rows wait for others there, in ms")
     parser.add_argument("--json", type=Path, help="where the figures go")
     arguments = parser.parse_args()
+    jobs = {*arguments.variants} - {"flink"}
+    if jobs & {*REAL_TIME} and not jobs <= {*REAL_TIME}:
+        parser.error(f"--variants: {' and '.join(REAL_TIME)} need a run without the others, but flink")
     runs: list[dict[str, Any]] = []
     kafka_broker.JAVA_OPTIONS = ("-Xmx1g", "-XX:-UsePerfData")  # a long run, whose code is optimised
     with ExitStack() as stack:
@@ -435,7 +460,10 @@ def main() -> None:
             "spark.sql.shuffle.partitions": PARTITIONS,
             "spark.driver.memory": HEAP,
         }
-        spark = Spark(stack.enter_context(spark_session(scratch / "spark.log", settings)), broker.address)
+        if jobs & {*REAL_TIME}:
+            settings |= timerheap.spark.settings(real_time=True) | {"spark.master": "local[6]"}
+        session = stack.enter_context(spark_session(scratch / "spark.log", settings))
+        spark = Spark(session, broker.address, arguments)
         flink = Flink(broker.address, scratch)
         stack.callback(flink.close)
         topics = Topics(broker)

@@ -1,6 +1,7 @@
 """From the moment a timer is due to its result, in real-time mode, beside micro-batches and Spark's own path.
 
-Run as ``python bench/real_time.py [--rates N ...] [--seconds N] [--epoch SECONDS] [--keys N] [--json FILE]``.
+Run as ``python bench/real_time.py [--rates N ...] [--seconds N] [--epoch SECONDS] [--keys N] [--linger MS]
+[--no-wait N ...] [--json FILE]``.
 
 Two sources have rows at set times, which are their event times. Each row sets a timer 100 ms ahead, whose
 result has the key and how many rows it has had; before that, `--keys` other keys have set timers for the next
@@ -12,7 +13,7 @@ A pause is the longest time without a result around the end of an epoch.
 
 "the JVM alone" sends rows through the same shuffle, without Python: from sending to the sink. "Scala" is the
 same function for Spark's own operator, transformWithState, in real-time mode. "clock 20" is a query without
-rows whose watermark follows the clock every 20 ms.
+rows whose watermark follows the clock every 20 ms. With "no wait", rows do not wait for others (`linger`).
 """
 
 from __future__ import annotations
@@ -146,10 +147,13 @@ class Bench:
         writer = writer.option("checkpointLocation", str(checkpoint))
         if way == "micro-batches":
             query = writer.outputMode("append").start()
-        elif way == "real time" or way.startswith("clock"):
+        elif way in ("real time", "no wait") or way.startswith("clock"):
             tick = int(way.partition(" ")[2]) if way.startswith("clock") else 20
             query = timerheap.spark.start_real_time(
-                writer.outputMode("update"), epoch=self.options.epoch * 1000, tick=tick
+                writer.outputMode("update"),
+                epoch=self.options.epoch * 1000,
+                tick=tick,
+                linger=0 if way == "no wait" else self.options.linger,
             )
         else:
             query = writer.outputMode("update").trigger(realTime=f"{self.options.epoch} seconds").start()
@@ -211,9 +215,16 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=100_000, help="that have timers all the time")
     parser.add_argument("--beside", nargs="*", default=["micro-batches", "Scala", "the JVM alone"])
     parser.add_argument("--clock", type=int, nargs="*", default=[20, 100], help="ticks, in ms")
+    parser.add_argument("--linger", type=int, default=20, help="how long rows wait for others, in ms")
+    parser.add_argument("--no-wait", type=float, nargs="*", default=[1_000, 10_000], help="rates without it")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    cases = [(f"real time, {rate:,.0f}", rate, "real time", options.seconds) for rate in options.rates]
+    cases = [
+        (f"real time, {rate:,.0f}{name}", rate, way, options.seconds)
+        for rate in options.rates
+        for way, name in (("real time", ""), ("no wait", ", no wait"))
+        if way == "real time" or rate in options.no_wait
+    ]
     if options.lone:
         cases += [("a lone row in 2 s", 1.0, "real time", options.seconds), ("idle", 0.0, "real time", 20.0)]
     cases += [(f"idle, clock {tick}", 0.0, f"clock {tick}", 20.0) for tick in options.clock]

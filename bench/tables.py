@@ -283,6 +283,7 @@ OVER = {
 }
 REAL_TIME = {
     **{f"real time, {rate}": f"{rate} rows a second" for rate in ("1,000", "5,000", "10,000", "25,000")},
+    **{f"real time, {rate}, no wait": f"{rate} rows a second, `linger=0`" for rate in ("1,000", "10,000")},
     "a lone row in 2 s": "a row every two seconds from each source",
     "idle": "no rows",
     "idle, clock 20": "no rows, the watermark follows the clock every 20 ms",

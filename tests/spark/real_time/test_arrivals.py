@@ -20,6 +20,7 @@ from timerheap.spark._real_time.arrivals import Arrivals
 NAMES = ["number", "text"]
 TYPE = pa.struct([("c0", pa.int64()), ("c1", pa.string()), ("push", pa.int32())])
 BEHIND = b"what PySpark reads"
+END = b"\xff\xff\xff\xff\0\0\0\0"
 LONG = 30.0
 
 
@@ -35,7 +36,9 @@ def stream_of(rows: list[tuple[int, str | None]], copies: tuple[int, ...] = (0, 
 
 
 @contextmanager
-def connected(taken: bytes = b"") -> Iterator[tuple[socket.socket, Arrivals, BufferedReader]]:
+def connected(
+    taken: bytes = b"", longest: float = 0.0, many: float = 0.0
+) -> Iterator[tuple[socket.socket, Arrivals, BufferedReader]]:
     """The end that writes, and the rows of the other one, of which PySpark has read some for its buffer."""
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs), theirs.makefile("rb") as stream:
@@ -43,16 +46,22 @@ def connected(taken: bytes = b"") -> Iterator[tuple[socket.socket, Arrivals, Buf
         assert stream.read(1) == b"x"
         task = pickle.loads(pickle.dumps(TaskInput()))
         batches = ArrowStreamSerializer().load_stream(stream)
-        yield ours, Arrivals(task, NAMES, batches), stream
+        yield ours, Arrivals(task, NAMES, batches, longest, many), stream
 
 
 def taken(arrivals: Arrivals) -> list[tuple[int, str | None]]:
     """All rows until the end."""
     rows: list[tuple[int, str | None]] = []
     while (found := arrivals.take(LONG)) is not None:
-        for batch in found:
-            assert batch.schema.names == NAMES
-            rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        rows += rows_in(found)
+    return rows
+
+
+def rows_in(batches: list[pa.RecordBatch] | None) -> list[tuple[int, str | None]]:
+    rows: list[tuple[int, str | None]] = []
+    for batch in batches or ():
+        assert batch.schema.names == NAMES
+        rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     return rows
 
 
@@ -84,6 +93,31 @@ def test_rows_that_wait_come_together() -> None:
         found = arrivals.take(LONG)
     assert found is not None
     assert [batch.num_rows for batch in found] == [50]
+
+
+def test_rows_that_follow_others_come_together() -> None:
+    """They would wait for an age, but the stream ends."""
+    rows = [(n, str(n)) for n in range(200)]
+    data, first = stream_of(rows) + BEHIND, stream_of(rows[:1]).removesuffix(END)
+    with connected(longest=1e12) as (ours, arrivals, stream):
+        ours.sendall(first)
+        assert rows_in(arrivals.take(LONG)) == rows[:1]
+        pieces = [data[at : at + 100] for at in range(len(first), len(data), 100)]
+        writer = Thread(target=lambda: [ours.sendall(piece) for piece in pieces])
+        writer.start()
+        assert rows_in(arrivals.take(LONG)) == rows[1:]
+        assert arrivals.take(LONG) is None
+        assert stream.read(len(BEHIND)) == BEHIND
+        writer.join()
+
+
+def test_a_row_of_few_does_not_wait() -> None:
+    rows = [(n, str(n)) for n in range(20)]
+    begin = len(stream_of([])) - len(END)
+    with connected(stream_of([])[:begin], longest=1e12, many=1e6) as (ours, arrivals, _):
+        for row in rows:
+            ours.sendall(stream_of([row])[begin:].removesuffix(END))
+            assert rows_in(arrivals.take(LONG)) == [row]
 
 
 def test_a_time_without_rows_ends() -> None:
@@ -124,6 +158,19 @@ def test_a_closed_stream_is_an_error_and_not_an_end() -> None:
         ours.sendall(data[:-8])
         assert arrivals.take(LONG)
         ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(EOFError, match="Spark has closed the input"):
+            arrivals.take(LONG)
+
+
+def test_a_stream_that_is_closed_ends_a_wait() -> None:
+    rows, begin = [(1, "a"), (2, "b")], len(stream_of([(1, "a")])) - len(END)
+    data = stream_of(rows).removesuffix(END)
+    with connected(longest=1e12) as (ours, arrivals, _):
+        ours.sendall(data[:begin])
+        assert rows_in(arrivals.take(LONG)) == rows[:1]
+        ours.sendall(data[begin:])
+        ours.shutdown(socket.SHUT_WR)
+        assert rows_in(arrivals.take(LONG)) == rows[1:]
         with pytest.raises(EOFError, match="Spark has closed the input"):
             arrivals.take(LONG)
 

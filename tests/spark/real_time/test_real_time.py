@@ -63,6 +63,11 @@ def test_other_functions_and_outputs_give_their_results(seen: dict[str, Any], pa
     assert seen[part] == seen[f"{part} wanted"]
 
 
+def test_rows_that_wait_for_others_outlive_ends_of_epochs_stops_and_kills(seen: dict[str, Any]) -> None:
+    assert (seen["missing"], seen["wrong"]) == ([], [])
+    assert seen["rows that wait"] == seen["wanted"] > 1000
+
+
 def test_a_query_that_is_started_otherwise_says_how_to_start_it(seen: dict[str, Any]) -> None:
     assert "must be started with timerheap.spark.start_real_time()" in seen["not by start_real_time"]
 
@@ -104,6 +109,7 @@ class Nothing(KeyedProcessFunction):
         ({"path": "a", "table": "b"}, "table must be None if there is a path"),
         ({"epoch": 0}, "epoch must be more than 0 ms"),
         ({"tick": 0}, "tick must be more than 0 ms"),
+        ({"linger": "-1 millisecond"}, "linger must be 0 or more"),
     ],
 )
 def test_a_wrong_argument_of_a_start_is_an_error(spark: Any, arguments: dict[str, str], message: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from local_spark import start_spark
+from processes import kill, python_workers
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -344,6 +345,7 @@ class Child:
             self.queries[name].stop()
         self.there_and_back()
         self.from_tables()
+        self.rows_that_wait()
         spark.stop()
 
     def there_and_back(self) -> None:
@@ -413,6 +415,48 @@ class Child:
         source.send(1, ("g", 70_000, ""))
         self.expect("tabled", {("a", 51_000, 101), ("c", 51_000, 6), ("h", 60_000, 7)})
         self.queries["tabled"].stop()
+
+    def rows_that_wait(self) -> None:
+        """Send rows, which wait for others, while epochs end, a query is stopped, and workers are killed."""
+        source, sink = Source(self.spark), self.folder / "waiting.sink"
+        result = pauses(source.rows(), Pauses(self.folder / "waiting"))
+        writer = self.writer("waiting", result.withColumn("file", F.lit(str(sink))), "noop")
+        writer = writer.foreach(lambda row: append(Path(row.file), row[:3]))
+        jvm: Any = self.spark.sparkContext._gateway
+
+        def start() -> StreamingQuery:
+            return timerheap.spark.start_real_time(writer, epoch=EPOCH, linger="300 milliseconds")
+
+        query = start()
+        for n in range(60):
+            for partition in (0, 1):  # each key has a row in every fifth of these
+                rows = [(f"{partition} {n % 5} {key}", n * 300 + key, "") for key in range(100)]
+                source.send(partition, *rows)
+            if n == 20:
+                wait(lambda running=query: bool(running.recentProgress), query)
+                query.stop()
+                query = start()
+            elif n == 40:
+                count = len(lines(sink))
+                wait(lambda count=count: len(lines(sink)) > count, query)
+                for worker in python_workers(jvm.proc.pid):
+                    kill(worker)
+                try:
+                    query.awaitTermination(120)
+                except StreamingQueryException:
+                    query = start()
+            time.sleep(0.05)
+        for partition in (0, 1):
+            source.send(partition, (f"{partition} 0 0", 100_000, ""))
+        batch = pauses(self.spark.createDataFrame(source.sent, SCHEMA), Pauses(self.folder / "all"), False)
+        wanted = {tuple(row) for row in batch.collect() if row["paused"] < 99_000}
+        wait(lambda: {*lines(sink)} >= wanted, query)
+        ended = len(query.recentProgress)
+        wait(lambda: len(query.recentProgress) > ended + 1, query)  # whatever comes behind them
+        query.stop()
+        found = {*lines(sink)}
+        self.tell(**{"rows that wait": len(found), "missing": sorted(wanted - found)[:10]})
+        self.tell(wrong=sorted(found - wanted)[:10], wanted=len(wanted))
 
     def batch(self) -> DataFrame:
         """The rows that were not late, as a batch."""

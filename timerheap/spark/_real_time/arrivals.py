@@ -11,12 +11,13 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from select import POLLIN, poll
+from select import POLLIN, POLLRDHUP, poll
 from socket import MSG_DONTWAIT, MSG_PEEK, socket
 
 import pyarrow as pa
 
 from timerheap.spark._compat import TaskInput
+from timerheap.spark._real_time.linger import Linger
 
 PUSH = "push"
 """The last column of the input, which tells a row, 0, from the copy behind it."""
@@ -26,6 +27,9 @@ _END = _HEAD.pack(0xFFFFFFFF, 0)
 _INT16, _INT32, _INT64 = (struct.Struct(kind).unpack_from for kind in ("<H", "<i", "<q"))
 _BODY = 10  # where the table of offsets in the metadata has that of the length of the body
 _GATHER = 0.0003  # seconds in which more rows may come with the first, where they did the last time
+_SLICE = (
+    0.004  # seconds after which the socket, which holds some 50 rows, is emptied while rows wait for others
+)
 _CLOSED = "Spark has closed the input of a task in real-time mode"
 _MOST = 4 << 20  # bytes that are taken together
 
@@ -35,14 +39,24 @@ class Arrivals:
 
     names: of the columns before `PUSH`
     batches: what PySpark reads of the input, which is nothing
+    longest, many: of `Linger`, how long rows wait for others
     """
 
-    def __init__(self, task: TaskInput, names: list[str], batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(
+        self,
+        task: TaskInput,
+        names: list[str],
+        batches: Iterator[pa.RecordBatch],
+        longest: float = 0.0,
+        many: float = 0.0,
+    ) -> None:
         for _ in batches:
             raise RuntimeError("PySpark has read rows of a task in real-time mode itself")
-        self._stream, self._names = task.stream, names
+        self._stream, self._names, self._linger = task.stream, names, Linger(longest, many)
         self._poll = poll()
         self._poll.register(self._stream, POLLIN)
+        self._hang_up = poll()
+        self._hang_up.register(self._stream, POLLRDHUP)
         self._socket = socket(fileno=os.dup(self._stream.fileno()))
         self._schema = b""
         self._messages: list[bytes] = []
@@ -54,17 +68,19 @@ class Arrivals:
         """Return the rows that have come as one batch, none if the time is over before; None at the end."""
         if self._ended:
             return None
-        left = self._buffered()
-        if not left:
+        gather = 0.0
+        if not self._buffered():
             if not self._wait(timeout):
                 return []
-            if self._together:
-                time.sleep(_GATHER)
-            left = self._buffered()
-        size = 0
-        while left and not self._ended and size < _MOST:
-            size += self._read(left)
-            left = self._buffered()
+            gather = _GATHER if self._together else 0.0
+        until = time.monotonic() + (self._linger.seconds() or gather)
+        size = self._read_all()
+        while (left := until - time.monotonic()) > 0 and not self._ended and size < _MOST:
+            time.sleep(min(left, _SLICE))
+            closed = self._hang_up.poll(0)
+            size += self._read_all()
+            if closed:
+                break
         return self._rows()
 
     def _wait(self, timeout: float) -> bool:
@@ -81,6 +97,13 @@ class Arrivals:
             else:
                 raise EOFError(_CLOSED)
         return False
+
+    def _read_all(self) -> int:
+        """Read what can be read without waiting, and return its bytes."""
+        size = 0
+        while size < _MOST and not self._ended and (left := self._buffered()):
+            size += self._read(left)
+        return size
 
     def _buffered(self) -> bytes:
         """Return bytes that can be read without waiting, and leave them in the stream."""
@@ -128,6 +151,7 @@ class Arrivals:
 
     def _rows(self) -> list[pa.RecordBatch]:
         self._together = len(self._messages) > 1
+        self._linger.came(len(self._messages))
         if not self._messages:
             return []
         rows = pa.ipc.open_stream(b"".join([self._schema, *self._messages, _END])).read_all()

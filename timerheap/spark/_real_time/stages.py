@@ -23,6 +23,7 @@ from timerheap.spark._query import Query
 from timerheap.spark._real_time.arrivals import Arrivals
 from timerheap.spark._real_time.bursts import burst
 from timerheap.spark._real_time.epoch_runner import FIRST, Epoch, location_of
+from timerheap.spark._real_time.linger import to_pack, to_run
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.errors import reported_errors
 from timerheap.timer import MIN_WATERMARK
@@ -54,7 +55,7 @@ class RealTimePacker:
         task: Any = TaskContext.get()
         placement, sequence = Placement.running(self.packer.max_parallelism), task.partitionId() << 32
         location_of(task)  # without it, rows do not come one by one
-        arrivals = Arrivals(self.input, self.names, batches)
+        arrivals = Arrivals(self.input, self.names, batches, *to_pack(task))
         timed = self.packer.event_time is not None
         is_first = task.getLocalProperty("streaming.sql.batchId") == task.getLocalProperty(FIRST)
         if self.by_source and timed and is_first:
@@ -102,9 +103,10 @@ class RealTimeOperator:
         return f"{OPERATOR}{self.name}"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        arrivals = Arrivals(self.input, PACKED_SCHEMA.names, batches)
         with reported_errors():
             epoch = Epoch(self.query, self.name, self.mail)
+            waits = to_run(TaskContext.get())
+            arrivals = Arrivals(self.input, PACKED_SCHEMA.names, batches, *waits)
             schema = to_arrow_schema(self.result_type)
             while (found := arrivals.take(epoch.pause())) is not None:
                 results = epoch.step([pair for rows in found for pair in packed_pairs(rows)])

@@ -18,6 +18,7 @@ from timerheap.spark._available_now import writing
 from timerheap.spark._compat import has_stopped, real_time_trigger
 from timerheap.spark._real_time.epoch_runner import FIRST, LOCATION, RUN, TICK
 from timerheap.spark._real_time.initial_epoch import beginnings
+from timerheap.spark._real_time.linger import LINGER
 from timerheap.spark._real_time.spark_lookup import operator_in, sending_tasks
 from timerheap.spark._run_settings import start_with
 from timerheap.spark._settings import IN_REAL_TIME
@@ -35,6 +36,7 @@ def start_real_time(
     table: str | None = None,
     epoch: str | int | timedelta = "1 minute",
     tick: str | int | timedelta = "20 milliseconds",
+    linger: str | int | timedelta = "20 milliseconds",
 ) -> StreamingQuery:
     """Start a query of ``process(..., real_time=True)`` in Spark's real-time mode. Experimental.
 
@@ -55,6 +57,11 @@ def start_real_time(
         last epoch. Spark's shortest is 5 seconds.
     tick : str, int or timedelta, default "20 milliseconds"
         How often the watermark moves while it follows the clock (``with_wall_clock``), in each partition.
+    linger : str, int or timedelta, default "20 milliseconds"
+        How long a row may wait for others on its way, so that they are processed in one step, which costs
+        little more for many rows than for one. Rows wait only while many come, from 200 a second and task of
+        the source on: one that comes alone is processed as soon as it is there. A timer that is due waits as
+        long, at most. 0 for no wait.
 
     Returns
     -------
@@ -76,6 +83,7 @@ def start_real_time(
     """
     df, checkpoint, start = writing(writer, path, table)
     length, between = positive("epoch", epoch), positive("tick", tick)
+    waits = not_negative("linger", linger)
     if checkpoint is None:
         raise ArgumentValueError(
             "writer must have the option checkpointLocation, got a writer without it; the state is kept there"
@@ -88,7 +96,8 @@ def start_real_time(
     beginning = beginnings.get(name)
     if beginning is not None and before < 0:
         beginning.write(location, run)
-    own = {LOCATION: location, RUN: str(run), TICK: str(between), FIRST: str(begun + 1)}
+    own = {LOCATION: location, RUN: str(run), TICK: str(between), LINGER: str(waits)}
+    own[FIRST] = str(begun + 1)
     real_time_trigger(writer, f"{length} milliseconds")
     # Else an epoch may begin, and remove the state before the last one, which is not committed yet.
     writer.option("asyncProgressTrackingEnabled", "false")
@@ -111,6 +120,7 @@ def run_real_time(
     table: str | None = None,
     epoch: str | int | timedelta = "1 minute",
     tick: str | int | timedelta = "20 milliseconds",
+    linger: str | int | timedelta = "20 milliseconds",
     restarts: int = 10,
     backoff: str | int | timedelta = "1 second",
     stop: Event | None = None,
@@ -123,7 +133,7 @@ def run_real_time(
 
     Parameters
     ----------
-    writer, path, table, epoch, tick : optional
+    writer, path, table, epoch, tick, linger : optional
         As in `start_real_time`.
     restarts : int
         How often in a row the query is started again, without an epoch that has succeeded in between.
@@ -150,7 +160,7 @@ def run_real_time(
     while not stop.is_set():
         query = None
         try:
-            query = start_real_time(writer, path, table=table, epoch=epoch, tick=tick)
+            query = start_real_time(writer, path, table=table, epoch=epoch, tick=tick, linger=linger)
             while not stop.is_set():
                 if query.awaitTermination(_LOOK):
                     return

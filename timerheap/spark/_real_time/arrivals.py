@@ -66,14 +66,20 @@ class Arrivals:
 
     def take(self, timeout: float) -> list[pa.RecordBatch] | None:
         """Return the rows that have come as one batch, none if the time is over before; None at the end."""
-        if self._ended:
-            return None
-        gather = 0.0
-        if not self._buffered():
-            if not self._wait(timeout):
-                return []
-            gather = _GATHER if self._together else 0.0
-        until = time.monotonic() + (self._linger.seconds() or gather)
+        until = time.monotonic() + timeout
+        while not self._ended:
+            gather = 0.0
+            if not self._buffered():
+                if not self._wait(until):
+                    return []
+                gather = _GATHER if self._together else 0.0
+            self._read_until(time.monotonic() + (self._linger.seconds() or gather))
+            if rows := self._rows():  # else copies alone
+                return rows
+        return None
+
+    def _read_until(self, until: float) -> None:
+        """Read what is there, and what comes until then; no longer than that, and not behind the end."""
         size = self._read_all()
         while (left := until - time.monotonic()) > 0 and not self._ended and size < _MOST:
             time.sleep(min(left, _SLICE))
@@ -81,11 +87,9 @@ class Arrivals:
             size += self._read_all()
             if closed:
                 break
-        return self._rows()
 
-    def _wait(self, timeout: float) -> bool:
-        """Return whether there are bytes within the time; raise EOFError if the stream is closed."""
-        until = time.monotonic() + timeout
+    def _wait(self, until: float) -> bool:
+        """Return whether there are bytes by that time; raise EOFError if the stream is closed."""
         while self._poll.poll(max(until - time.monotonic(), 0) * 1000):
             try:
                 if self._socket.recv(1, MSG_PEEK | MSG_DONTWAIT):

@@ -29,6 +29,7 @@ from tight import HOT, forget, limited, medians, options
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.settling import Settling
 from timerheap.spark._live.live_file import LiveFile
+from timerheap.spark._memory.blocks import Block
 
 GROUPS = 8
 SOME = 10_000  # of one that is measured
@@ -40,6 +41,7 @@ class Mapped(Group):
 
     settling: Settling | None = None
     settled = 0  # how many keys have settled
+    released = False
 
     def __init__(self, path: Path) -> None:
         super().__init__("", Sessions())
@@ -53,24 +55,32 @@ class Mapped(Group):
         file = LiveFile.lock(str(self.path))
         assert file is not None
         self.group = KeyGroup(self.query.layout, file, json.loads(file.read_head()))
-        file.attached()
+        file.attached(self.runs())
 
-    def release(self) -> Any:
-        """Write the head of the file and release it; return the file."""
+    def runs(self) -> list[Block]:
+        settled = self.group.settling.settled
+        return [] if settled is None else settled.places
+
+    def take(self) -> None:
+        """Take the file again, as the next micro-batch does, unless it is taken."""
+        file: Any = self.group.memory
+        if self.released:
+            assert file.relock(str(self.path))
+            if runs := self.runs():
+                file.attached(runs)
+        self.released = False
+
+    def release(self) -> None:
+        """Write the head of the file and release it, as at the end of a micro-batch."""
         file: Any = self.group.memory
         if Mapped.settling is not None:
             self.settled += self.group.settling.settle(Mapped.settling)
         assert file.write_head(json.dumps(self.group.head()).encode())
         file.unlock()
-        return file
-
-    def pass_on(self) -> None:
-        """Release the file and take it again, as between two micro-batches."""
-        assert self.release().relock(str(self.path))
+        self.released = True
 
     def leave(self) -> None:
         self.rest.write_bytes(pickle.dumps((self.store, self.stored)))
-        self.release()
 
 
 def disk() -> tuple[float, ...]:
@@ -84,8 +94,9 @@ def batch(groups: list[Mapped], keys: np.ndarray, at: int) -> None:
     """Process a row of each key in its group."""
     for number, group in enumerate(groups):
         mine = keys[keys % GROUPS == number]
+        group.take()
         group.batch(rows_of(mine, np.full(len(mine), at)), -1)
-        group.pass_on()
+        group.release()
 
 
 def settle_above(megabytes: float) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from chunk_store import GroupStore
 from letters import Mailbox
-from live_files import files
+from live_files import files, reads_single_pages
 from pyspark.sql.types import StringType, StructField, StructType
 from queries import QUERY
 
@@ -77,15 +77,6 @@ def test_any_worker_continues_the_group_without_a_load(executor: Executor, tmp_p
     assert found == [NEW, CONTINUED, *[HANDED_OVER] * 3, CONTINUED, *[HANDED_OVER] * 2]
     assert len(files(tmp_path)) == 1
     assert not executor.notices
-
-
-def reads_single_pages(folder: Path) -> bool:
-    """Return whether the kernel has been told not to read around what is touched of a file that is mapped."""
-    lines = Path("/proc/self/smaps").read_text().splitlines()
-    at = [number for number, line in enumerate(lines) if str(folder) in line]
-    assert at, "no file is mapped"
-    flags = [next(line for line in lines[number:] if line.startswith("VmFlags:")).split() for number in at]
-    return any("rr" in each for each in flags)
 
 
 def test_what_is_around_the_places_that_attaching_touches_is_not_read(

@@ -37,3 +37,12 @@ def handed_over(group: KeyGroup, store: MemoryStore) -> tuple[KeyGroup, Stored]:
 def files(folder: Path) -> list[str]:
     """Return the names of the live files in a folder, at any depth."""
     return sorted(path.name for path in folder.rglob("*.*") if not path.is_dir())
+
+
+def reads_single_pages(folder: Path) -> bool:
+    """Return whether the kernel has been told not to read around what is touched of a file that is mapped."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    at = [number for number, line in enumerate(lines) if str(folder) in line]
+    assert at, "no file is mapped"
+    flags = [next(line for line in lines[number:] if line.startswith("VmFlags:")).split() for number in at]
+    return any("rr" in each for each in flags)

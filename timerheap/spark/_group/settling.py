@@ -85,7 +85,7 @@ class SettlingKeys:
     def __init__(self, group: Parts, head: Sequence[Any] = ()) -> None:
         self._group = weakref.ref(group)
         self._seen = IdIndex()  # ids of this micro-batch, which have not settled
-        self._came = 0  # keys that have come back in it
+        self.came = 0  # keys that have come back in it
         self.settled: Settled | None = None
         self._pause: int
         self._rest: int
@@ -164,7 +164,7 @@ class SettlingKeys:
             return
         group, ids = self._here(), whole.ids
         self._seen.put_many(ids, 0)
-        self._came += len(ids)
+        self.came += len(ids)
         group.keys.table.put(ids, whole.keys)
         for name, values in zip(self.settled.records.states, whole.values, strict=True):
             held = values.is_valid()
@@ -180,13 +180,13 @@ class SettlingKeys:
 
         After a SettledLost the group must be loaded from the checkpoint.
         """
-        seen, came = self._seen, self._came
+        seen, came = self._seen, self.came
         try:
             return self._settle(settling, seen, came)
         except (OSError, ValueError) as e:
             raise _lost(e) from e
         finally:  # what it has looked at may have settled since
-            self._came = 0
+            self.came = 0
             if len(self._seen):
                 self._seen = IdIndex()
 

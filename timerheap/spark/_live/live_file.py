@@ -10,6 +10,7 @@ import stat
 import struct
 import sys
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from glob import escape, iglob
@@ -136,7 +137,8 @@ class LiveFile:
 
     # ---- The methods of `Memory`.
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int, mapped: bool = True) -> Block:
+        """See `Memory.allocate`; a block that is not `mapped` is first written through the descriptor."""
         size = rounded_up(max(nbytes, 1), ALIGNMENT)
         if self.failure is None:
             try:
@@ -145,7 +147,7 @@ class LiveFile:
                     self._grow(size - self._free.before(self._end))
                     at = self._free.take(size)
                 assert at is not None
-                self._reserve(at, at + size)
+                self._reserve(at, at + size, mapped)
                 return Block(self._map[at : at + size], at)
             except OSError as e:
                 self.give_up(e)
@@ -208,10 +210,27 @@ class LiveFile:
             self._holes.add(start, stop)
         return head[:ends]
 
-    def attached(self) -> None:
-        """Let the kernel read ahead from now on, since all structures are attached."""
-        # Attaching looks at a few places of each. To read around them would be to read all of the file.
-        self._advise(mmap.MADV_NORMAL)
+    def attached(self, runs: Sequence[Block] = ()) -> None:
+        """Tell the kernel how to read from now on, since all structures are attached.
+
+        Attaching looks at a few places of each. To read around them would be to read all of the file. Later
+        it is right, unless the file has `runs`, which nothing reads through the mapping: around a page there
+        is little else then, so that the kernel is asked for all that is not a run.
+        """
+        if not runs:
+            self._advise(mmap.MADV_NORMAL)
+            return
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)  # who reads runs says what to read ahead
+        self._advise(mmap.MADV_RANDOM)
+        wanted = FreeSpace()
+        wanted.add(0, self._end)
+        for start, stop in (*self._free, *((run.at, run.at + len(run.bytes)) for run in runs)):
+            wanted.claim(start, stop)
+        mapping = self._mappings[-1]()
+        if mapping is not None:
+            for start, stop in wanted:
+                start -= start % _PAGE
+                mapping.madvise(mmap.MADV_WILLNEED, start, stop - start)
 
     def move(self, path: str) -> None:
         """Rename the file; raise OSError if it is not there any more."""
@@ -312,16 +331,17 @@ class LiveFile:
         os.ftruncate(self._fd, size)
         self._map = self._mapped(size)
 
-    def _reserve(self, start: int, stop: int) -> None:
+    def _reserve(self, start: int, stop: int, mapped: bool = True) -> None:
         """Reserve what lies in holes; raise OSError if that is impossible."""
         for at, end in self._holes.within(start // _PIECE * _PIECE, rounded_up(stop, _PIECE)):
+            # The first touch of a page through the mapping would cost several times as much as to write it.
+            written = at if mapped else end
             try:
                 os.posix_fallocate(self._fd, at, end - at)
             except OSError as e:
                 if e.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                    raise  # else the file system has no such call, and writing reserves
-            # The first touch of a page through the mapping would cost several times as much.
-            written = at
+                    raise
+                written = at  # the file system has no such call, and writing reserves
             while written < end:
                 written += os.pwrite(self._fd, _ZEROS[: end - written], written)
             self._holes.claim(at, end)
@@ -338,9 +358,9 @@ class LiveFile:
                 self._holes.add(start, stop)
 
     def _advise(self, advice: int) -> None:
-        mapping = self._mappings[-1]()
-        if mapping is not None:
-            mapping.madvise(advice)
+        for mapping in (each() for each in self._mappings):
+            if mapping is not None:
+                mapping.madvise(advice)
 
     def _mapped(self, size: int) -> np.ndarray:
         # Through another file descriptor: the mapping keeps a copy of it, which a process that the user's

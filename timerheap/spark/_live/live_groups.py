@@ -45,6 +45,8 @@ class LiveGroups:
     store: the state of the group that Spark has made current
     origins: how many groups of the task so far were "new", "continued" in the same worker, "handed over", or
         "loaded" from the state store, which takes as long as their state is large
+    settled: of the groups that the task has saved so far, how many keys had settled then ("keys"), the bytes
+        of their runs ("bytes"), and how many keys had come back ("returned")
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class LiveGroups:
         self._files: LiveStore | None = None
         self._batch = 0
         self.origins: Counter[str] = Counter()
+        self.settled: Counter[str] = Counter()
 
     def begin(self, run: str | None, batch: int) -> None:
         turn = _cache.begin(self._owner, self._layout, run, batch)
@@ -125,12 +128,15 @@ class LiveGroups:
                 file.discard()
             return
         if isinstance(file, LiveFile) and self._files is not None:
+            self.settled["returned"] += group.settling.came
             try:
                 group.settling.settle(settling_of(self._files.groups))
             except SettledLost as e:
                 file.discard()
                 self._tell_damage(e)
                 return
+            if (settled := group.settling.settled) is not None:
+                self.settled.update(keys=len(settled), bytes=sum(len(run.bytes) for run in settled.places))
             if file.failure is None:
                 head = json.dumps(group.head()).encode()
                 self._files.release(file, head, manifest.id, manifest.token)
@@ -149,6 +155,8 @@ class LiveGroups:
         if held is not None and file is known:
             if held.token == manifest.token:
                 self.origins["continued"] += 1
+                if (settled := held.group.settling.settled) is not None:
+                    file.attached(settled.places)
                 return held.group, held.stored
             file = file.anew()  # other workers have had it since
         try:
@@ -157,7 +165,8 @@ class LiveGroups:
                 file.discard()
                 return None
             group = KeyGroup(self._layout, file, head)
-            file.attached()
+            settled = group.settling.settled
+            file.attached([] if settled is None else settled.places)
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
             self._tell_damage(e)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -21,22 +22,18 @@ def settling_of(groups: int, process: Path = _SELF, root: Path = _ROOT) -> Settl
 
     process, root: where the system tells the control groups of the process, and has their folders
     """
-    limit = _memory_limit(process, root)
-    if limit is None:
-        return SETTLING
-    above = max(_LEAST, limit // _SHARE // max(1, groups))
+    above = max(_LEAST, _memory_limit(process, root) // _SHARE // max(1, groups))
     return replace(SETTLING, above=min(SETTLING.above, above))
 
 
-def _memory_limit(process: Path, root: Path) -> int | None:
-    """Return the limit of the control group of a process, in bytes, None without one."""
-    found = []
+def _memory_limit(process: Path, root: Path) -> int:
+    """Return the memory of the machine, or the limit of the control group of a process, in bytes."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError):
         for path in _limits(process.read_text(), root):
             with suppress(OSError, ValueError):  # "max", or the folder is that of a different container
                 found.append(int(path.read_text()))
-    limit = min(found, default=1 << 62)
-    return limit if limit < 1 << 60 else None  # of version 1, a large number is none
+    return min(found)  # of version 1, a large number is none
 
 
 def _limits(groups: str, root: Path) -> Iterator[Path]:

@@ -45,6 +45,9 @@ class FileMemory(Memory, Protocol):
     def failure(self) -> OSError | None:
         """Why blocks are not in the file any more."""
 
+    def allocate(self, nbytes: int, mapped: bool = True) -> Block:
+        """See `Memory.allocate`; a block that is not `mapped` is first written through the descriptor."""
+
 
 class WholeKeys(NamedTuple):
     """Keys with all that they have.
@@ -220,9 +223,9 @@ class Settled:
         return sum(each.live for each in self._ranges)
 
     @property
-    def nbytes(self) -> int:
-        """The size of all runs in the file."""
-        return sum(len(each.place.bytes) for each in self._ranges if each.place is not None)
+    def places(self) -> list[Block]:
+        """Where the runs are in the file."""
+        return [each.place for each in self._ranges if each.place is not None]
 
     def namespaces(self) -> np.ndarray:
         """Return the namespaces of timers, those of expiries left out."""
@@ -440,7 +443,7 @@ class Settled:
             for number, (each, before) in enumerate(zip(times, befores, strict=True))
         )
         memory, fd = self._memory, self._memory.descriptor
-        block = memory.allocate(bound)
+        block = memory.allocate(bound, mapped=False)
         start = at = rounded_up(block.at, _PAGE)
         made, runs = _Range(low, place=block), []
         try:

@@ -71,6 +71,12 @@ class Progress:
         The key groups that came from another Python worker of the executor, which costs little.
     groups_loaded : int
         The key groups that were loaded from the state store, which costs as much as their state.
+    settled_keys : int
+        The keys that are on the local disk, and not in memory, of the key groups of the micro-batch.
+    settled_bytes : int
+        What these take on the disk.
+    returned_keys : int
+        The keys that have come back from the disk in the micro-batch.
     channel_watermarks : dict of str to int
         The watermark of each channel that is not idle, by its name, with "right." before those of a second
         input. An input of more than 100 channels has none here; `read_checkpoint` tells of all.
@@ -102,6 +108,9 @@ class Progress:
     largest_group_bytes: int
     groups_handed_over: int
     groups_loaded: int
+    settled_keys: int
+    settled_bytes: int
+    returned_keys: int
     channel_watermarks: dict[str, int]
     counters: dict[str, int]
     distributions: dict[str, DistributionResult]

@@ -45,6 +45,8 @@ _GAUGES: list[tuple[str, str, str, _Combine]] = [
     ("buffered_rows", "The rows that wait for the watermark.", "buffered_rows", sum),
     ("state_bytes", "The size of the state in the checkpoint.", "state_bytes", sum),
     ("largest_group_bytes", "The size of the largest key group.", "largest_group_bytes", max),
+    ("settled_keys", "The keys that are on the local disk, and not in memory.", "settled_keys", sum),
+    ("settled_bytes", "What keys take on the local disk that are not in memory.", "settled_bytes", sum),
 ]
 _COUNTERS = {
     "fired_timers": "The timers that have fired.",
@@ -56,6 +58,7 @@ _COUNTERS = {
     "out_of_order_rows": "The rows that were processed ahead of a timer that was due before them.",
     "groups_handed_over": "The key groups that came from a different Python worker.",
     "groups_loaded": "The key groups that were loaded from the state store.",
+    "returned_keys": "The keys that have come back from the local disk.",
 }
 
 _ENDED = 100  # queries that have ended and are still reported

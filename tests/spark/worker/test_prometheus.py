@@ -225,8 +225,9 @@ def test_queries_of_one_name_are_reported_together(
     assert ups(registry) == {"jobs": 0}
     assert value("keys") is None
     two.started()
-    two.batch(keys=1, dropped_rows=1)
+    two.batch(keys=1, dropped_rows=1, settled_keys=7, settled_bytes=300, returned_keys=2)
     assert (value("keys"), value("dropped_rows_total")) == (1, 1)
+    assert (value("settled_keys"), value("settled_bytes"), value("returned_keys_total")) == (7, 300, 2)
 
 
 def test_dead_letters_of_all_rules_are_one_number(told: tuple[PrometheusMetrics, CollectorRegistry]) -> None:

@@ -49,6 +49,9 @@ TASK_METRICS = (
     Metric("largest_group_bytes", "max", of_all=True),
     Metric("groups_handed_over", "sum"),
     Metric("groups_loaded", "sum"),
+    Metric("settled_keys", "sum"),
+    Metric("settled_bytes", "sum"),
+    Metric("returned_keys", "sum"),
     Metric("groups", "sum"),
     Metric("max_parallelism", "max"),
 )

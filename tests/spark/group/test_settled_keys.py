@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import resource
 import shutil
+import signal
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +23,7 @@ import pyarrow as pa
 import pytest
 from chunk_store import GroupStore, MemoryStore, load, save
 from letters import Mailbox
-from live_files import handed_over
+from live_files import handed_over, reads_single_pages
 from pyspark.sql.types import StructType
 from queries import opened, query_of
 
@@ -285,45 +291,244 @@ def test_damage_is_an_error_that_says_so() -> None:
     assert lost > 10
 
 
+class Live:
+    """A key group that each micro-batch takes from a live file or loads, and whose keys always settle."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder))
+        monkeypatch.setattr(live_groups, "settling_of", lambda groups: ALWAYS)
+        self.folder, self.query = folder, query(Sessions(), "arrival")
+        self.runner = opened(self.query)
+        self.name = os.urandom(8).hex()
+        self.store, self.mail = GroupStore(), Mailbox()
+        self.counts: Counter[str] = Counter()
+        self.workers = 0
+        self.places: list[tuple[int, int]] = []  # of runs: where each begins and ends
+
+    def batch(self, number: int, rows: KeyedRows | None, worker: str = "") -> list[dict[str, Any]]:
+        owner = Owner(self.name, f"operator{worker}")
+        groups = LiveGroups(self.query.layout, self.store, owner, 1, self.mail)
+        groups.begin("run", number)
+        group, stored = groups.load(0)
+        output = ResultBuffer(*self.query.outputs)
+        batch = MicroBatch(self.query, self.runner, number, output)
+        try:
+            run_key_group(batch, group, rows, watermark_of(number))
+        except LIVE.SettledLost as e:
+            group, stored = groups.load_again(group, e)
+            run_key_group(batch, group, rows, watermark_of(number))
+        group.forget_dead_keys()
+        groups.save(0, group, stored, b"")
+        settled = group.settling.settled
+        places = [] if settled is None else settled.places
+        self.places = [(run.at, run.at + len(run.bytes)) for run in places]
+        self.counts = groups.origins + groups.settled
+        return cast(list[dict[str, Any]], output.table().to_pylist())
+
+    @property
+    def file(self) -> Path:
+        (path,) = (each for each in self.folder.rglob("*.*") if each.is_file())
+        return path
+
+
+def watermark_of(number: int) -> int:
+    return 20 * number - 30
+
+
+def rows_of_batch(number: int, n: int = 60) -> KeyedRows:
+    return rows_of(random.Random(number), 40 if number else 5 * n, 20 * number, n, False)
+
+
 def test_a_group_that_has_lost_keys_is_loaded_from_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    monkeypatch.setattr(live_groups, "settling_of", lambda groups: ALWAYS)
-    plain, store, mail, found = Driven(query(Sessions(), "arrival"), None), GroupStore(), Mailbox(), []
+    plain, live, found = Driven(query(Sessions(), "arrival"), None), Live(tmp_path, monkeypatch), []
     for number in range(8):
-        rows = rows_of(random.Random(number), 40 if number else 300, 20 * number, 60, False)
-        groups = LiveGroups(plain.query.layout, store, Owner("query", "operator"), 1, mail)
-        groups.begin("run", number)
-        group, stored = groups.load(0)
-        settled = group.settling.settled
+        rows = rows_of_batch(number)
         if number in (3, 6):
-            assert settled is not None
-            (path,) = (each for each in tmp_path.rglob("*.taken"))
-            for _, _, _, places, _ in settled.head()[4]:
-                for at, nbytes in places[:1]:
-                    with path.open("r+b") as file:
-                        file.seek(at)
-                        file.write(bytes(nbytes))
-        output = ResultBuffer(*plain.query.outputs)
-        batch = MicroBatch(plain.query, plain.runner, number, output)
-        try:
-            run_key_group(batch, group, rows, 20 * number - 30)
-        except LIVE.SettledLost as e:
-            group, stored = groups.load_again(group, e)
-            run_key_group(batch, group, rows, 20 * number - 30)
-        assert output.table().to_pylist() == plain.batch(rows, 20 * number - 30, number)
-        groups.save(0, group, stored, b"")
-        found.append(dict(groups.origins))
-    assert found == [
-        {"new": 1},
-        *[{"continued": 1}] * 2,
-        {"continued": 1, "loaded": 1},
-        *[{"continued": 1}] * 2,
-        {"continued": 1, "loaded": 1},
-        {"continued": 1},
-    ]
-    assert "live state was damaged" in str(mail.warnings)
+            with live.file.open("r+b") as file:
+                for start, stop in live.places:
+                    file.seek(start)
+                    file.write(bytes(stop - start))
+        assert live.batch(number, rows) == plain.batch(rows, watermark_of(number), number)
+        found.append({name: live.counts[name] for name in ("new", "continued", "loaded")})
+        assert live.counts["keys"] > 10
+        assert live.counts["bytes"] == sum(stop - start for start, stop in live.places)
+        assert (live.counts["returned"] > 5) == (number not in (0, 3, 6)), "a load brings no key back"
+    continued, again = {"new": 0, "continued": 1, "loaded": 0}, {"new": 0, "continued": 1, "loaded": 1}
+    new = {"new": 1, "continued": 0, "loaded": 0}
+    assert found == [new, *[continued] * 2, again, *[continued] * 2, again, continued]
+    assert "live state was damaged" in str(live.mail.warnings)
+
+
+def test_the_kernel_reads_nothing_around_keys_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Live(tmp_path, monkeypatch)
+    for number, worker in enumerate(["", "", " b", " b"]):
+        live.batch(number, rows_of_batch(number), worker)
+        assert live.counts["keys"]
+        assert reads_single_pages(tmp_path) == (number > 0), "from the first micro-batch on that finds runs"
+
+
+class Repeated:
+    """Two micro-batches of a group whose keys have settled, repeated from the same live file and store.
+
+    They look at all keys, and must do what an undisturbed group does, whatever happens to the file.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.live = Live(folder, monkeypatch)
+        for number in range(2):
+            self.live.batch(number, rows_of_batch(number))
+        self.path, self.bytes = self.live.file, self.live.file.read_bytes()
+        self.places, self.store = self.live.places, self.live.store.copy()
+        self.pages = [page for start, stop in self.places for page in range(start, stop, 4096)]
+        self.loads = self.times = 0
+        self.expected = self.batches(lambda: None)
+        assert not self.loads
+        assert self.live.counts["returned"] > 20
+
+    def batches(self, damage: Callable[[], object], during: Callable[[], object] | None = None) -> Any:
+        """Return what they result in and the chunks, in a worker that knows nothing of the group.
+
+        damage: is called when there is the file
+        during: is called before the first micro-batch, which another worker repeats
+        """
+        shutil.rmtree(self.live.folder)
+        self.path.parent.mkdir(parents=True, mode=0o700)
+        self.path.parent.parent.chmod(0o700)
+        self.path.touch(0o600)
+        self.path.write_bytes(self.bytes)
+        self.live.store, self.live.mail = self.store.copy(), Mailbox()
+        damage()
+        results, loads = [], 0
+        for number in (2, 30):
+            self.times += 1
+            if during is not None and number == 2:
+                during()
+            rows = rows_of_batch(number) if number == 2 else None
+            results.append(self.live.batch(number, rows, f" {self.times}"))
+            loads += self.live.counts["loaded"]
+        self.loads += loads > 0
+        return results, self.live.store.chunks
+
+    def change(self, at: int, data: bytes) -> None:
+        with self.path.open("r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+    def truncate(self, size: int) -> None:
+        with self.path.open("r+b") as file:
+            file.truncate(size)
+
+
+@pytest.fixture
+def repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repeated:
+    folder = tmp_path / "local"
+    folder.mkdir()
+    return Repeated(folder, monkeypatch)
+
+
+def test_a_flipped_bit_in_any_page_of_a_run_changes_no_result(repeated: Repeated) -> None:
+    draw = random.Random(1)
+    for page in repeated.pages:
+        at = page + draw.randrange(4096)
+        bit = bytes([repeated.bytes[at] ^ 1 << draw.randrange(8)])
+        assert repeated.batches(lambda at=at, bit=bit: repeated.change(at, bit)) == repeated.expected, at
+    assert repeated.loads > len(repeated.pages) // 2, "the pages of the index are read by each worker"
+
+
+def test_a_lost_or_displaced_page_of_a_run_changes_no_result(repeated: Repeated) -> None:
+    for page, other in pairwise([*repeated.pages, repeated.pages[0]]):
+        for data in (bytes(4096), repeated.bytes[other : other + 4096]):
+            found = repeated.batches(lambda page=page, data=data: repeated.change(page, data))
+            assert found == repeated.expected, page
+    assert repeated.loads > len(repeated.pages)
+
+
+def test_a_file_that_ends_at_any_page_of_a_run_changes_no_result(repeated: Repeated) -> None:
+    for page in repeated.pages:
+        assert repeated.batches(lambda page=page: repeated.truncate(page)) == repeated.expected, page
+    assert repeated.loads == len(repeated.pages)
+
+
+@contextmanager
+def up_to(size: int) -> Iterator[None]:
+    """Refuse to write what lies behind `size` in a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_write_that_fails_at_any_page_changes_no_result(
+    repeated: Repeated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, told = repeated.live.batch, 0
+    for size in range(0, len(repeated.bytes.rstrip(b"\0")) + (64 << 10), 4096):
+        with monkeypatch.context() as patch:
+
+            def limited(*arguments: Any, size: int = size) -> Any:
+                with up_to(size):
+                    return batch(*arguments)
+
+            patch.setattr(repeated.live, "batch", limited)
+            assert repeated.batches(lambda: None) == repeated.expected, size
+        told += bool(repeated.live.mail.warnings)
+    assert told > 10
+
+
+def test_a_disk_that_is_full_at_any_reservation_changes_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve, left = os.posix_fallocate, 1000
+
+    def reserved(fd: int, at: int, nbytes: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(fd, at, nbytes)
+
+    def results(name: str) -> Any:
+        (tmp_path / name).mkdir()
+        live = Live(tmp_path / name, monkeypatch)
+        return [live.batch(number, rows_of_batch(number)) for number in range(4)], live.store.chunks
+
+    monkeypatch.setattr(os, "posix_fallocate", reserved)
+    expected, times = results("undisturbed"), 1000 - left
+    for most in range(times):
+        left = most
+        assert results(str(most)) == expected, most
+        assert left < 0
+    assert times > 3
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_worker_that_dies_at_any_page_that_it_writes_changes_no_result(repeated: Repeated) -> None:
+    """The kernel kills a process that writes behind the limit."""
+    died = 0
+    for size in range(0, len(repeated.bytes.rstrip(b"\0")) + (64 << 10), 16 << 10):
+
+        def dies(size: int = size) -> None:
+            nonlocal died
+            child = os.fork()
+            if not child:
+                with suppress(BaseException):
+                    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+                    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+                    with up_to(size):
+                        repeated.live.batch(2, rows_of_batch(2), " of the child")
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            died += os.WIFSIGNALED(status)
+
+        assert repeated.batches(lambda: None, dies) == repeated.expected, size
+        assert repeated.live.file.suffix != ".taken", "the file of the dead is removed"
+    assert died > 3
 
 
 def test_the_limit_of_memory_lowers_the_threshold(tmp_path: Path) -> None:

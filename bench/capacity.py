@@ -1,12 +1,14 @@
 """Measure what keys, timers, states and waiting rows take: live, in the checkpoint, in RocksDB; and loads.
 
-Run as ``make bench-capacity ARGS="--keys 5e6 2e7"``; README.md explains.
+Run as ``make bench-capacity ARGS="--keys 5e6 2e7"``; README.md explains. With ``--settled`` all keys have a
+timer and a value, and settle: ``bench/capacity.py --settled --keys 4e6 --json out/capacity_settled.json``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -16,6 +18,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -58,6 +61,7 @@ ROWS_A_BATCH = 1_000_000  # of a micro-batch that builds
 SOME = 10_000  # rows of the micro-batches that are measured
 SPAN = 60_000  # event time of a micro-batch, ms
 FEW = 10  # one key in so many has lists, and one a waiting row
+ABOVE = 1 << 20  # bytes of a key group in memory from which on keys settle, with --settled
 LONG = 9  # elements of the longer of its two lists
 PARTITIONS = 4
 
@@ -260,8 +264,8 @@ def on_disk(folders: Iterable[Path]) -> int:
 # ---- Measuring
 
 
-def measure(keys: int, scratch: Path) -> dict[str, Any]:
-    """Build the state of so many keys, and return its sizes and what loading it takes."""
+def session(scratch: Path) -> AbstractContextManager[SparkSession]:
+    """Return a Spark whose workers find the classes of this module."""
     for module in ("state", __name__):
         cloudpickle.register_pickle_by_value(sys.modules[module])
     streaming = "spark.sql.streaming"
@@ -278,7 +282,12 @@ def measure(keys: int, scratch: Path) -> dict[str, Any]:
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
     }
-    with spark_session(scratch / "spark.log", settings) as spark:
+    return spark_session(scratch / "spark.log", settings)
+
+
+def measure(keys: int, scratch: Path) -> dict[str, Any]:
+    """Build the state of so many keys, and return its sizes and what loading it takes."""
+    with session(scratch) as spark:
         job = Job(spark, keys, scratch / "job")
         job.start()
         begun = time.monotonic()
@@ -305,6 +314,49 @@ def measure(keys: int, scratch: Path) -> dict[str, Any]:
             "memory": memory(jvm(spark))._asdict(),
         }
         tell(table(result | {"loads": {}}))
+        result["loads"] = loads(job, newest)
+    return result
+
+
+def measure_settled(keys: int, scratch: Path) -> dict[str, Any]:
+    """Build the state of so many keys without lists and waiting rows, which settle; return what they take."""
+    os.environ["TIMERHEAP_SETTLING"] = json.dumps([ABOVE])
+    with session(scratch) as spark:
+        job = Job(spark, keys, scratch / "job")
+        job.start()
+        for first in range(0, keys, ROWS_A_BATCH):
+            job.batch(np.arange(first, min(first + ROWS_A_BATCH, keys)), job.batches * SPAN)
+        settled = {"keys": 0}
+        for _ in range(20):  # in as many micro-batches as it takes
+            observed = job.batch(np.arange(1), job.batches * SPAN)["observedMetrics"]["timerheap"]["metrics"]
+            before, settled = settled, {what: observed[f"settled_{what}"] for what in ("keys", "bytes")}
+            if before["keys"] == settled["keys"] > 0:
+                break
+        steps = [job.step(job.batches * SPAN) for _ in range(12)]
+        for _ in range(11):  # after ten versions Spark writes another snapshot
+            job.batch(np.arange(1), job.batches * SPAN)
+        assert job.query is not None
+        mapped = on_disk({path.parent for path in job.live_files()})
+        snapshot = wait_for_snapshots(job, job.batches - 11)
+        rocksdb = on_disk((scratch / "local").glob("spark-*/StateStoreId*"))
+        state = timerheap.spark.read_checkpoint(job.spark, job.checkpoint)
+        result = {
+            "keys": keys,
+            "settled": settled,
+            "above": ABOVE,
+            "groups": observed["max_parallelism"],
+            "mapped": mapped,
+            "stored": stored_bytes(state),
+            "text": state._chunks.select(F.sum(F.length("text"))).collect()[0][0],
+            "rocksdb": rocksdb,
+            "snapshot": snapshot,
+            "step_seconds": statistics.median(seconds for seconds, _ in steps),
+            "files": dict(sum((files for _, files in steps), Counter[str]())),
+            "steps": len(steps),
+        }
+        newest = job.batches * SPAN
+        job.query.stop()
+        end_workers(job.spark)
         result["loads"] = loads(job, newest)
     return result
 
@@ -419,8 +471,15 @@ def table(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keys", type=lambda n: int(float(n)), nargs="+", default=[5_000_000, 20_000_000])
+    parser.add_argument("--settled", action="store_true", help="keys that settle")
     parser.add_argument("--json", type=Path, help="where the figures go")
     options = parser.parse_args()
+    if options.settled:
+        with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
+            found = measure_settled(options.keys[0], Path(scratch))
+        print(json.dumps(found, indent=1), flush=True)
+        write_json(options, found)
+        return
     result = []
     for keys in options.keys:
         # A JVM keeps the folder of its first session, so each size has a process of its own.

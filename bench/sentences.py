@@ -11,6 +11,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from capacity_table import settled
+
 Named = dict[str, float]
 
 
@@ -107,6 +109,7 @@ SENTENCES: dict[str, Callable[[Any], Named]] = {
     "kafka": kafka,
     "real_time": real_time,
     "tight_memory": tight_memory,
+    "capacity_settled": settled,
     "skew": skew,
     "peers": peers,
 }

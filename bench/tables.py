@@ -25,9 +25,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from capacity_table import billions
 from changes_table import beside_flink, beside_spark, means
 from cost_table import of_cost, of_sinks, small_queries
 from sentences import SENTENCES
+from tight_table import tight_groups, tight_memory
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -379,46 +381,6 @@ def latency_choices(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def tight_memory(figures: dict[str, Any]) -> str:
-    """Return what micro-batches take with less memory than state, and Flink with as many rows."""
-    heads = ["memory, of our files", "keys", "micro-batch", "CPU, JVM", "Python", "pages read"]
-    if "flink" in figures:
-        heads += ["Flink, rows", "and a checkpoint", "CPU", "pages read"]
-    lines = _begin(_line(*heads))
-    beside = figures.get("flink", {}).get("limits", [{}] * len(figures["limits"]))
-    for found, flink in zip(figures["limits"], beside, strict=True):
-        for name in ("hot", "cold"):
-            one, other = found[name], flink.get(name)
-            cells = [f"{found['limit'] / 1e6:,.0f} MB, {1 / found['share']:.0%}", name]
-            cells += [f"{one[what]:.2f} s" for what in ("seconds", "jvm", "python")]
-            cells.append(f"{one['faults']:,.0f}")
-            if "flink" in figures:
-                cells += [f"{other[what]:.2f} s" if other else "" for what in ("rows", "seconds", "jvm")]
-                cells.append(f"{other['faults']:,.0f}" if other else "")
-            lines.append(_line(*cells))
-    return "\n".join(lines)
-
-
-def tight_groups(figures: dict[str, Any]) -> str:
-    """Return what micro-batches take with less memory than key groups, without Spark."""
-    heads = [
-        "memory, of the files",
-        "keys of the rows",
-        "micro-batch",
-        "the first",
-        "CPU",
-        "faults that read",
-    ]
-    lines = _begin(_line(*heads))
-    for found in figures["limits"]:
-        for name in ("hot", "cold"):
-            one = found[name]
-            cells = [f"{found['limit'] / 1e6:,.0f} MB, {1 / found['share']:.0%}", name]
-            cells += [f"{one[what]:.2f} s" for what in ("seconds", "first", "cpu")]
-            lines.append(_line(*cells, f"{one['faults']:,.0f}"))
-    return "\n".join(lines)
-
-
 def state(figures: dict[str, Any]) -> str:
     """Return micro-batches while more and more timers are pending."""
     lines = _begin(
@@ -507,6 +469,12 @@ def peers(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def capacity_settled(figures: dict[str, Any]) -> str:
+    """Return what billions of keys need."""
+    heads, *rows = billions(figures, _records(RESULTS))
+    return "\n".join([*_begin(_line(*heads)), *(_line(*row) for row in rows)])
+
+
 WRITERS: dict[str, Any] = {
     "latency": lambda figures, _: latency(figures),
     "first_contact": lambda figures, _: first_contact(figures),
@@ -528,7 +496,10 @@ WRITERS: dict[str, Any] = {
     "real_time": lambda figures, _: real_time(figures),
     "latency_choices": lambda figures, _: latency_choices(figures),
     "tight_memory": lambda figures, _: tight_memory(figures),
+    "tight_memory_settled": lambda figures, _: tight_memory(figures),
     "tight_groups": lambda figures, _: tight_groups(figures),
+    "tight_groups_settled": lambda figures, _: tight_groups(figures),
+    "capacity_settled": lambda figures, _: capacity_settled(figures),
     **{f"session_{name}": lambda figures, _: table(figures) for name in ("timeout", "20000", "100000")},
 }
 

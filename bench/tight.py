@@ -6,11 +6,11 @@ import argparse
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HOT", "forget", "limited", "medians", "options", "pages_read"]
+__all__ = ["HOT", "disk", "forget", "limited", "medians", "members", "options", "pages_read"]
 
 ROOT = Path("/sys/fs/cgroup")
 HOT = 100  # one key in so many is hot
@@ -53,6 +53,22 @@ def pages_read(group: Path) -> int:
     """Return how many faults of a cgroup have waited for the disk."""
     lines = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return int(lines["pgmajfault"])
+
+
+def members(group: Path) -> set[int]:
+    """Return the processes of a cgroup."""
+    return set(map(int, (group / "cgroup.procs").read_text().split()))
+
+
+def disk(processes: Iterable[int]) -> tuple[float, float]:
+    """Return how many megabytes processes have read from the disk, and written."""
+    read = written = 0
+    for process in processes:
+        with suppress(OSError):  # it has ended
+            text = Path(f"/proc/{process}/io").read_text()
+            fields = dict(line.split(": ") for line in text.splitlines())
+            read, written = read + int(fields["read_bytes"]), written + int(fields["write_bytes"])
+    return read / 1e6, written / 1e6
 
 
 def forget(files: Iterable[Path]) -> None:

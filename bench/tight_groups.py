@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from figures import write_json
 from skew import Group, Sessions, rows_of
-from tight import HOT, forget, limited, medians, options
+from tight import HOT, disk, forget, limited, medians, options
 
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.settling import Settling
@@ -83,11 +83,9 @@ class Mapped(Group):
         self.rest.write_bytes(pickle.dumps((self.store, self.stored)))
 
 
-def disk() -> tuple[float, ...]:
+def used() -> tuple[float, ...]:
     """Return how many faults have read a page from the disk, and how many megabytes were read and written."""
-    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-    return faults, int(fields["read_bytes"]) / 1e6, int(fields["write_bytes"]) / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt, *disk([os.getpid()])
 
 
 def batch(groups: list[Mapped], keys: np.ndarray, at: int) -> None:
@@ -131,10 +129,10 @@ def measure(paths: list[Path], keys: int, limit: int, batches: int, above: float
             took = []
             for number in range(batches):
                 chosen = random.choice(hot if name == "hot" else keys, SOME, replace=False)
-                before, cpu, begun = disk(), time.process_time(), time.perf_counter()
+                before, cpu, begun = used(), time.process_time(), time.perf_counter()
                 batch(groups, chosen, keys + number)
-                seconds, used = time.perf_counter() - begun, time.process_time() - cpu
-                took.append((seconds, used, *np.subtract(disk(), before).tolist()))
+                times = time.perf_counter() - begun, time.process_time() - cpu
+                took.append((*times, *np.subtract(used(), before).tolist()))
             found[name] = medians(("seconds", "cpu", "faults", "read MB", "written MB"), took)
             found[name]["settled"] = sum(group.settled for group in groups)
         for group in groups:

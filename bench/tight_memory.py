@@ -5,7 +5,8 @@ Flink with RocksDB follows on the same limits (peers/flink_state.py), unless the
 When the state is built, its live files leave the page cache, and the daemon of the Python workers moves into
 a cgroup of memory (v1 or v2), whose limit is the size of the files divided by a share. The page cache of the
 mapped files counts there; the JVM stays outside. Then micro-batches of 10,000 rows follow, of keys that are
-all equally likely (cold), or of one hundredth of the keys (hot).
+all equally likely (cold), or of one hundredth of the keys (hot). Before, keys settle that find no room; with
+``TIMERHEAP_SETTLING='[0, 65536, 0]'`` none does.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from processes import python_daemons, python_workers
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from state import tell
-from tables import tight_memory
-from tight import HOT, forget, limited, medians, options, pages_read
+from tight import HOT, disk, forget, limited, medians, members, options, pages_read
+from tight_table import tight_memory
 from usage import cpu
+
+WARM = 40  # micro-batches in which keys may settle before others are measured
 
 
 def steps(job: Job, spark: SparkSession, keys: np.ndarray, batches: int, group: Path) -> dict[str, Any]:
@@ -35,13 +38,30 @@ def steps(job: Job, spark: SparkSession, keys: np.ndarray, batches: int, group: 
     took: list[tuple[float, ...]] = []
     for number in range(batches):
         rows = np.random.default_rng(number + job.batches).choice(keys, SOME, replace=False, shuffle=False)
-        before, faults = cpu(jvm(spark)), pages_read(group)
+        processes = members(group)
+        before, faults, moved = cpu(jvm(spark)), pages_read(group), disk(processes)
         progress = job.batch(rows, job.batches * SPAN)
         used = cpu(jvm(spark)).since(before)
         seconds = progress["durationMs"]["triggerExecution"] / 1000
-        took.append((seconds, used.jvm, used.python, pages_read(group) - faults))
-        tell(f"  {took[-1]}")
-    return medians(("seconds", "jvm", "python", "faults"), took)
+        more = np.subtract(disk(processes), moved).tolist()
+        took.append((seconds, used.jvm, used.python, pages_read(group) - faults, *more))
+        tell(f"  {took[-1]}, {settled_of(progress):,} keys have settled")
+    return medians(("seconds", "jvm", "python", "faults", "read MB", "written MB"), took)
+
+
+def settled_of(progress: dict[str, Any]) -> int:
+    return int(progress["observedMetrics"]["timerheap"]["metrics"]["settled_keys"])
+
+
+def settle(job: Job) -> int:
+    """Run micro-batches until no more keys settle, and return how many have."""
+    settled = 0
+    for _ in range(WARM):
+        progress = job.batch(np.arange(1), job.batches * SPAN)
+        before, settled = settled, settled_of(progress)
+        if settled <= before:
+            break
+    return settled
 
 
 def measure(keys: int, shares: list[float], batches: int, scratch: Path) -> dict[str, Any]:
@@ -73,19 +93,15 @@ def measure(keys: int, shares: list[float], batches: int, scratch: Path) -> dict
             limit = int(size / share)
             daemons = python_daemons(jvm(spark))
             with limited(daemons, limit) as group:
-                found: dict[str, Any] = {"share": share, "limit": limit}
+                found: dict[str, Any] = {"share": share, "limit": limit, "settled": settle(job)}
                 for name, chosen in (("cold", np.arange(keys)), ("hot", some)):
                     tell(f"a limit of {limit / 1e6:,.0f} MB, {name}")
                     found[name] = steps(job, spark, chosen, batches, group)
-                    assert all(child in group_of(group) for child in python_workers(jvm(spark)))
+                    assert members(group).issuperset(python_workers(jvm(spark)))
                 end_workers(spark)
             result["limits"].append(found)
         job.query.stop()  # type: ignore[union-attr]
     return result
-
-
-def group_of(group: Path) -> set[int]:
-    return set(map(int, (group / "cgroup.procs").read_text().split()))
 
 
 def main() -> None:

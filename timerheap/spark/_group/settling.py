@@ -213,9 +213,11 @@ class SettlingKeys:
             low, high = self.settled.bounds(at)
             mine = hot[np.searchsorted(hot, low) : np.searchsorted(hot, high, side="right")]
             mine = mine[~seen.find_many(mine)[1]]
-            # An empty range gets ids that follow each other, so that few are written twice.
-            most = settling.records * budget
-            mine = mine[:most] if not self.settled.live(at) else mine[:: -(-len(mine) // most) or 1]
+            parts = -(-len(mine) // settling.records) or 1  # one at a time, since each is a copy of its keys
+            if parts > 1 and not self.settled.live(at):
+                self.settled.split(at, mine[len(mine) * np.arange(1, parts) // parts])
+                continue
+            mine = mine[::parts]
             done += self._settled_in(at, self._fitting(mine, self.settled), settling)
             lows = self.settled.lows
             tried = np.concatenate([tried, lows[(lows >= low) & (lows <= high)]])

@@ -384,6 +384,11 @@ class Settled:
         """Return how many records of a range are alive."""
         return self._ranges[at].live
 
+    def split(self, at: int, lows: np.ndarray) -> None:
+        """Make several ranges of one without records, which begin with its first id and with `lows`."""
+        self._ranges[at : at + 1] = [_Range(low) for low in (self._ranges[at].low, *lows.tolist())]
+        self._find_lows()
+
     def add(self, at: int, whole: WholeKeys, most: int) -> np.ndarray:
         """Let keys settle in a range, which becomes several if it would have many more than `most` records.
 

@@ -4,8 +4,8 @@ Run as root: ``python bench/tight_groups.py [--keys 8e6] [--shares 0.5 2 4] [--j
 driven as the operator drives them (skew.py), and each row moves the timer of its key. A process builds them
 and ends, and their files leave the page cache. For each share, a process in a cgroup, whose memory is the
 size of the files divided by the share, maps the files and continues: with micro-batches of 10,000 rows of
-one hundredth of the keys (hot), then of all keys (cold). ``--settle N`` lets keys settle once a group takes
-more than N megabytes, and ``--unlimited`` says what the files would take without that.
+one hundredth of the keys (hot), then of all keys (cold). With ``--settles``, keys settle before the first of
+these, as they do on an executor with so much memory.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tight import HOT, disk, forget, limited, medians, options
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.settling import Settling
 from timerheap.spark._live.live_file import LiveFile
+from timerheap.spark._live.memory_limit import settling_of
 from timerheap.spark._memory.blocks import Block
 
 GROUPS = 8
@@ -40,7 +41,6 @@ class Mapped(Group):
     """A key group whose memory is a file; a new one, or the one that a process has left in it."""
 
     settling: Settling | None = None
-    settled = 0  # how many keys have settled
     released = False
 
     def __init__(self, path: Path) -> None:
@@ -56,6 +56,11 @@ class Mapped(Group):
         assert file is not None
         self.group = KeyGroup(self.query.layout, file, json.loads(file.read_head()))
         file.attached(self.runs())
+
+    @property
+    def settled(self) -> int:
+        settled = self.group.settling.settled
+        return 0 if settled is None else len(settled)
 
     def runs(self) -> list[Block]:
         settled = self.group.settling.settled
@@ -74,7 +79,7 @@ class Mapped(Group):
         """Write the head of the file and release it, as at the end of a micro-batch."""
         file: Any = self.group.memory
         if Mapped.settling is not None:
-            self.settled += self.group.settling.settle(Mapped.settling)
+            self.group.settling.settle(Mapped.settling)
         assert file.write_head(json.dumps(self.group.head()).encode())
         file.unlock()
         self.released = True
@@ -97,27 +102,27 @@ def batch(groups: list[Mapped], keys: np.ndarray, at: int) -> None:
         group.release()
 
 
-def settle_above(megabytes: float) -> None:
-    """Let keys settle in groups that take more."""
-    if megabytes >= 0:
-        Mapped.settling = Settling(above=int(megabytes * 1e6))
-
-
-def build(paths: list[Path], keys: int, above: float) -> None:
+def build(paths: list[Path], keys: int) -> None:
     """Build the groups."""
-    settle_above(above)
     groups = [Mapped(path) for path in paths]
     for first in range(0, keys, BUILD):
         batch(groups, np.arange(first, min(first + BUILD, keys)), first)
-    for _ in range(20):  # in as many micro-batches as it takes
-        batch(groups, np.arange(0), keys)
     for group in groups:
         group.leave()
 
 
-def measure(paths: list[Path], keys: int, limit: int, batches: int, above: float) -> dict[str, Any]:
+def settle(groups: list[Mapped], at: int) -> int:
+    """Run micro-batches without rows until no more keys settle, and return how many have."""
+    Mapped.settling = settling_of(GROUPS)
+    settled, before = 0, -1
+    while settled > before:
+        batch(groups, np.arange(0), at)
+        before, settled = settled, sum(group.settled for group in groups)
+    return settled
+
+
+def measure(paths: list[Path], keys: int, limit: int, batches: int, settles: bool) -> dict[str, Any]:
     """Return what micro-batches take with so much memory for what is touched from now on."""
-    settle_above(above)
     found: dict[str, Any] = {}
     random = np.random.default_rng(limit)  # other keys for each limit: those of before may be in memory
     hot = random.choice(keys, keys // HOT, replace=False)
@@ -125,6 +130,7 @@ def measure(paths: list[Path], keys: int, limit: int, batches: int, above: float
     with limited([os.getpid()], limit):
         for group in groups:
             group.come_back()
+        found["settled"] = settle(groups, keys) if settles else 0
         for name in ("hot", "cold"):
             took = []
             for number in range(batches):
@@ -134,7 +140,6 @@ def measure(paths: list[Path], keys: int, limit: int, batches: int, above: float
                 times = time.perf_counter() - begun, time.process_time() - cpu
                 took.append((*times, *np.subtract(used(), before).tolist()))
             found[name] = medians(("seconds", "cpu", "faults", "read MB", "written MB"), took)
-            found[name]["settled"] = sum(group.settled for group in groups)
         for group in groups:
             group.leave()
     return found
@@ -142,8 +147,7 @@ def measure(paths: list[Path], keys: int, limit: int, batches: int, above: float
 
 def main() -> None:
     parser = options(__doc__.splitlines()[0])
-    parser.add_argument("--settle", type=float, default=-1, help="above so many megabytes of a group")
-    parser.add_argument("--unlimited", type=int, help="bytes of which shares fit, else those of the files")
+    parser.add_argument("--settles", action="store_true", help="whether keys settle")
     arguments = parser.parse_args()
 
     def apart(work: Any, *arguments: Any) -> Any:
@@ -152,17 +156,20 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
         paths = [Path(scratch, f"{number}") for number in range(GROUPS)]
-        apart(build, paths, arguments.keys, arguments.settle)
+        apart(build, paths, arguments.keys)
         size = sum(path.stat().st_blocks * 512 for path in paths)
         print(f"{arguments.keys:,} keys, {size / 1e6:,.0f} MB of files", flush=True)
         result: dict[str, Any] = {"keys": arguments.keys, "rows": SOME, "files": size, "limits": []}
         for share in arguments.shares:
             forget(paths)
-            limit = int((arguments.unlimited or size) / share)
-            found = apart(measure, paths, arguments.keys, limit, arguments.batches, arguments.settle)
-            result["limits"].append({"share": share, "limit": limit, **found})
+            limit = int(size / share)
+            found = apart(measure, paths, arguments.keys, limit, arguments.batches, arguments.settles)
+            after = sum(path.stat().st_blocks * 512 for path in paths)
+            result["limits"].append({"share": share, "limit": limit, "files": after, **found})
             for name in ("hot", "cold"):
-                print(f"{limit / 1e6:8,.0f} MB", name, found[name], flush=True)
+                shown = {what: value for what, value in found[name].items() if what != "spread"}
+                where = f"{limit / 1e6:8,.0f} MB, {after / 1e6:,.0f} of files, {found['settled']:,} settled,"
+                print(where, name, shown, flush=True)
     write_json(arguments, result)
 
 

@@ -66,7 +66,7 @@ _PROPERTY = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|[\r\n]+[ \t\f]*|(.))")
 
-_FEWESTRECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
+_FEWEST_RECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
 NO_LIMIT = (1 << 31) - 1  # no limit
 
 
@@ -299,14 +299,14 @@ def is_set(spark: SparkSession, name: str, *unknown: str) -> bool:
 
 def _slow_exchange(spark: SparkSession) -> Iterator[str]:
     records = int(spark.conf.get(RECORDS) or 0)
-    if 0 < records < _FEWESTRECORDS:
-        yield f"{RECORDS} is {records}, set it to {_FEWESTRECORDS} or more"
+    if 0 < records < _FEWEST_RECORDS:
+        yield f"{RECORDS} is {records}, set it to {_FEWEST_RECORDS} or more"
     if on_connect(spark):
         return
     if batch_bytes(spark) < NO_LIMIT:
         yield (
             f"{_BYTES} is {spark.conf.get(_BYTES)}, so Spark measures the Arrow batch after each row, set it "
-            f"to {NO_LIMIT} (no limit) if {max(records, _FEWESTRECORDS)} rows stay below 2 GiB"
+            f"to {NO_LIMIT} (no limit) if {max(records, _FEWEST_RECORDS)} rows stay below 2 GiB"
         )
 
 

@@ -20,7 +20,7 @@ import pytest
 from children import PROGRAMS, import_path
 from confluent_kafka import Producer
 from connectors import connectors
-from kafka_broker import Broker, messages
+from kafka_broker import Broker, committed, messages
 from kill_driver import settings_of
 from object_store import ObjectStore
 from postgres import postgres
@@ -29,6 +29,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from real_time_kafka import wanted
 from standalone import Cluster, cluster
+
+import timerheap.spark
 
 pytestmark = pytest.mark.world("kafka")
 CHILD = PROGRAMS / "real_time_kafka.py"
@@ -268,12 +270,17 @@ def test_a_killed_worker_and_a_killed_driver_lose_nothing(
     assert done.broken >= 1
 
     # The guide's readers of the topic take each result once.
-    names: dict[str, Any] = {"spark": spark, "F": F}
+    names: dict[str, Any] = {"spark": spark, "F": F, "timerheap": timerheap}
     address = {"localhost:9092": broker.address, '"alerts"': f'"{done.topic}"'}
     exec(block("dropDuplicatesWithinWatermark", address), names)
     writer = names["once"].writeStream.format("memory").queryName("once").trigger(availableNow=True)
     writer.option("checkpointLocation", str(tmp_path / "once")).start().awaitTermination()
     found = {"Kafka": [row.value for row in spark.table("once").collect()]}
+    topic = broker.topic(1)
+    made = {"localhost:9092": broker.address, "alerts-once": topic, "/checkpoints/": f"{tmp_path}/"}
+    exec(block("append_kafka", made), names)
+    names["writer"].trigger(availableNow=True).start().awaitTermination()
+    found["Kafka, in transactions"] = [message.value().decode() for message in committed(broker, topic)]
     with postgres() as server, psycopg.connect(server) as connection:
         made = {"host=database dbname=sensors": server, "/checkpoints/": f"{tmp_path}/"}
         connection.execute("CREATE TABLE alerts (id text PRIMARY KEY, alert text)")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import doctest
+import os
 import random
 import re
+import signal
 import subprocess
+import sys
 import time
 import tomllib
+from contextlib import suppress
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -33,14 +36,14 @@ def blocks(language: str) -> list[str]:
 
 
 def block(language: str) -> str:
-    """Return the block in a language that belongs to the program."""
-    (found,) = (text for text in blocks(language) if "readings" in text or "is silent" in text)
+    """Return the block in a language that belongs to the first program."""
+    (found,) = (text for text in blocks(language) if "is silent" in text or "> readings" in text)
     return found
 
 
 def test_the_first_screen_names_the_two_commands() -> None:
     lines = README.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 120
+    assert len(lines) <= 135
     for command in ("make demo", "make test"):
         assert any(line.startswith(f"{command}  # ") for line in lines[:25]), "with what it shows"
     extras = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -50,18 +53,12 @@ def test_the_first_screen_names_the_two_commands() -> None:
     assert "make test" in (README.parent / ".ci/run").read_text(encoding="utf-8").splitlines()
 
 
-def test_the_heap_does_what_the_readme_shows() -> None:
-    (session,) = (text for text in blocks("python") if ">>> " in text)
-    test = doctest.DocTestParser().get_doctest(session, {}, README.name, str(README), 0)
-    assert doctest.DocTestRunner().run(test).failed == 0
-
-
 def test_the_program_prints_what_the_readme_shows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     subprocess.run(["bash", "-c", block("sh")], check=True)
-    program, sink = block("python").split("query = ")
+    program, sink = block("python").split("query = ", 1)
     assert "foreachBatch(report)" in sink
     program += 'silent.writeStream.start(format="memory", queryName="silent_sensors")\n'
     program = program.replace('after="10 seconds"', 'after="1 second"')
@@ -78,6 +75,51 @@ def test_the_program_prints_what_the_readme_shows(
             query.stop()
     found = spark.table("silent_sensors").selectExpr("sensor", "string(silent_at) AS at").orderBy("at")
     assert [tuple(row) for row in found.collect()] == wanted
+
+
+def test_the_second_program_keeps_its_table_up_to_date(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["bash", "-c", block("sh")], check=True)
+    begin = block("python").split("strategy = ")[0]
+    (program,) = (text for text in blocks("python") if "upserts_of" in text)
+    for name in ("readings", "counts"):
+        program = program.replace(f'"{name}")', f'"{tmp_path}/{name}")')
+    names: dict[str, Any] = {"__name__": "program_of_the_readme"}
+    exec(begin + program, names)
+    query = names["query"]
+    try:
+        query.processAllAvailable()
+        assert str(names["table"]) in README.read_text(encoding="utf-8")
+        Path("readings/2.json").write_text('{"sensor": "b", "at": "2026-01-01 12:04:00"}\n')
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert names["table"] == {"a": 3, "b": 2}
+
+
+@pytest.mark.timeout(900)
+def test_ctrl_c_ends_the_program_without_traces(tmp_path: Path) -> None:
+    subprocess.run(["bash", "-c", block("sh")], check=True, cwd=tmp_path)
+    program = block("python").replace("SparkSession.builder.", 'SparkSession.builder.master("local[2]").')
+    (tmp_path / "silent.py").write_text(program)
+    with open(tmp_path / "out", "wb") as out, open(tmp_path / "log", "wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "silent.py"], cwd=tmp_path, stdout=out, stderr=log, start_new_session=True
+        )
+        try:
+            while "is silent at" not in (tmp_path / "out").read_text():
+                assert child.poll() is None, (tmp_path / "log").read_text()
+                time.sleep(0.2)
+            before = len((tmp_path / "log").read_text())
+            os.killpg(child.pid, signal.SIGINT)
+            child.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    assert "Traceback" not in (tmp_path / "log").read_text()[before:]
+    assert (tmp_path / "out").read_text().startswith("Spark starts its workers")
 
 
 def program(df: DataFrame) -> DataFrame:

@@ -255,7 +255,7 @@ class ProcessTester:
         self._rules = _rules(function, rules_schema)
         self._pickled = dumps(function)  # type: ignore[no-untyped-call]
         self._max_parallelism = cast(int, key_groups(max_parallelism))
-        self._now: int | None = 0 if processing_time else None
+        self._clock: int | None = 0 if processing_time else None
         self._failed = False
         self._warned: set[str] = set()
         self._result = result
@@ -269,16 +269,16 @@ class ProcessTester:
             "broadcast": None if self._rules is None else self._rules.type,
         }
         self._hints = True  # whether nothing has been said of the order of rows
-        query = self._query()
+        query = self._new_query()
         self._sent: dict[str, list[Any]] = {field.name: [] for field in query.side_fields}
-        self._begin(query, KeyGroup(query.layout), self._now)
+        self._begin(query, KeyGroup(query.layout), self._clock)
         states = {name: state.type for name, state in self._group.states.items()}
         self._options["state_changes"] = with_expected(query, Rehearsal(states=states)).state_changes
 
-    def _query(self) -> Query:
+    def _new_query(self) -> Query:
         """Return the query of a new copy of the function."""
         query = self._inputs.query(loads(self._pickled), self._result, **self._options)
-        return query if self._now is None else replace(query, time_mode="ProcessingTime")
+        return query if self._clock is None else replace(query, time_mode="ProcessingTime")
 
     def _begin(self, query: Query, group: KeyGroup, now: int | None) -> None:
         """Open the function of a query, and go on with a key group."""
@@ -287,7 +287,7 @@ class ProcessTester:
         runner.begin(group, now, ResultBuffer(*query.outputs))
         function = query.work.function
         self.function = getattr(function, "function", function)  # of two inputs, or with broadcast state
-        self._current, self._group, self._runner, self._now = query, group, runner, now
+        self._tested_query, self._group, self._runner, self._clock = query, group, runner, now
         self._counters: dict[str, int] = {}
         self._distributions: dict[str, DistributionResult] = {}
         self._failed = False
@@ -338,7 +338,7 @@ class ProcessTester:
 
     def _hashed(self, number: int, rows: object) -> KeyedRows:
         """Return rows of an input as they reach the key group."""
-        query, pushed = self._current, self._inputs.hashed(number, rows, self._current)
+        query, pushed = self._tested_query, self._inputs.hashed(number, rows, self._tested_query)
         if query.order == "event_time" and not query.ties:
             every = (
                 event_times(pushed.rows.column(str(query.event_time))),
@@ -384,12 +384,12 @@ class ProcessTester:
         now : int
             Epoch ms, at least the present time.
         """
-        if self._now is None:
+        if self._clock is None:
             raise RuntimeError("processing_time must be True for a test with a clock, got False")
         now = int64("now", now)
-        if now < self._now:
-            raise ArgumentValueError(f"now must be at least the present time, {self._now}, got {now}")
-        self._now = now
+        if now < self._clock:
+            raise ArgumentValueError(f"now must be at least the present time, {self._clock}, got {now}")
+        self._clock = now
         return self._run(None, None)
 
     def _run(
@@ -399,10 +399,10 @@ class ProcessTester:
             raise RuntimeError(
                 "the function must not have failed before; restore() a snapshot, or begin anew"
             )
-        query, group = self._current, self._group
+        query, group = self._tested_query, self._group
         output = ResultBuffer(*query.outputs)
         self._failed = True  # as on Spark, where the micro-batch is done again from the checkpoint
-        run_key_group(MicroBatch(query, self._runner, self._now, output), group, rows, watermark, broadcast)
+        run_key_group(MicroBatch(query, self._runner, self._clock, output), group, rows, watermark, broadcast)
         for about, message in self._runner.warnings.items():
             if about not in self._warned:
                 _log.warning("%s", message)
@@ -448,12 +448,12 @@ class ProcessTester:
     @property
     def has_clock(self) -> bool:
         """Whether there is a processing time, which `advance_clock` advances."""
-        return self._now is not None
+        return self._clock is not None
 
     @property
     def results_behind(self) -> int | None:
         """By how many ms results may be behind the watermark, as in an `IntervalJoin`; None for no limit."""
-        behind: int | None = self._current.work.results_behind
+        behind: int | None = self._tested_query.work.results_behind
         return behind
 
     @property
@@ -482,7 +482,7 @@ class ProcessTester:
         """Return everything that a checkpoint would hold, and the clock."""
         if self._failed:
             raise RuntimeError("the function must not have failed before a snapshot")
-        return save_group(self._group, self._max_parallelism, self._now)
+        return save_group(self._group, self._max_parallelism, self._clock)
 
     def restore(self, snapshot: bytes) -> None:
         """Go on from a snapshot with a new copy of the function, as a query does after a restart.
@@ -498,9 +498,9 @@ class ProcessTester:
 
     def _loaded(self, snapshot: bytes) -> tuple[Query, KeyGroup, int | None]:
         """Return a snapshot with the query of a new copy of the function, for `_resume`."""
-        query = self._query()
+        query = self._new_query()
         group, now = load_group(query, self._max_parallelism, snapshot)
-        return query, group, self._now if now is None or self._now is None else now
+        return query, group, self._clock if now is None or self._clock is None else now
 
     def _resume(self, query: Query, group: KeyGroup, now: int | None) -> None:
         old = self._runner
@@ -575,13 +575,13 @@ class ProcessTester:
         """Return the rows that wait for the watermark, by event time; of two inputs, those of both."""
         waiting = self._group.rows.waiting()
         waiting = waiting.take(np.argsort(waiting.timestamps, kind="stable"))
-        seen = self._current.seen_rows
+        seen = self._tested_query.seen_rows
         rows = to_rows(pa.Table.from_batches([waiting.rows]).select(seen.names), seen)
         return self._inputs.untagged(rows)
 
     def _keys(self, ids: np.ndarray) -> list[Any]:
-        key = self._current.key
-        type_ = StructType([self._current.rows[name] for name in key])
+        key = self._tested_query.key
+        type_ = StructType([self._tested_query.rows[name] for name in key])
         return list(row_source(self._group.keys.keys(ids), type_, key).keys())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +26,6 @@ from timerheap.spark._query import Query
 from timerheap.testing.process_tester import ProcessTester
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
-if TYPE_CHECKING:
-    from timerheap.testing.query_tester import QueryTester
-
 _SOURCE = Upstream(sources=True)
 
 
@@ -42,10 +39,10 @@ class QueryRows:
     """
 
     def __init__(
-        self, query: QueryTester, schema: StructType, below: Upstream, behind: frozenset[OperatorRun]
+        self, query: object, schema: StructType, below: Upstream, behind: frozenset[OperatorRun]
     ) -> None:
         self.schema = schema
-        self._query = query
+        self._of_query = query
         self._below = below
         self._behind = behind  # the operators whose watermarks these rows follow
         self._batch: list[Row] = []  # the rows of the micro-batch
@@ -59,7 +56,7 @@ class QueryResults(QueryRows):
 
     def __init__(
         self,
-        query: QueryTester,
+        query: object,
         schema: StructType,
         below: Upstream,
         behind: frozenset[OperatorRun],
@@ -74,7 +71,7 @@ class QueryResults(QueryRows):
         found, self._untaken = self._untaken, []
         return found
 
-    def _step(self) -> None:
+    def _run_batch(self) -> None:
         """Compute the rows of a micro-batch."""
         self._batch = list(self._computed())
         self._untaken += self._batch
@@ -95,10 +92,10 @@ class QueryOperator(QueryResults):
 
     tester: ProcessTester
 
-    def __init__(self, query: QueryTester, run: OperatorRun) -> None:
+    def __init__(self, query: object, run: OperatorRun) -> None:
         self.tester = run.tester
         below, behind = (Upstream(results=True), frozenset([run])) if run.leads else (_SOURCE, frozenset())
-        super().__init__(query, self.tester._current.result, below, behind, run.results)
+        super().__init__(query, self.tester._tested_query.result, below, behind, run.results)
         self._run = run
         self._sides: dict[str, QueryResults] = {}
         for name, type_ in run.side_types().items():
@@ -157,7 +154,7 @@ class OperatorRun:
         self.ahead: int | None = None  # the time of a row too far ahead of the clock, in the last micro-batch
         self._inputs = list(inputs.values())
         self._rules = rules
-        query = tester._current
+        query = tester._tested_query
         self.leads = query.has_watermark
         self._timed = query.event_time is not None
         checked = tester._inputs.checked
@@ -184,7 +181,7 @@ class OperatorRun:
 
     def side_types(self) -> dict[str, StructType]:
         """Return the types of the rows of side outputs, late rows and dead letters, by name."""
-        query = self.tester._current
+        query = self.tester._tested_query
         if not query.side_fields:
             return {}
         fields: Any = with_side_column(query)[SIDE_OUTPUT].dataType
@@ -229,7 +226,7 @@ class OperatorRun:
         ]
         clock = now if tester.has_clock else None
         watermark = self._watermark(parts, clock, run, given)
-        tester._now = clock
+        tester._clock = clock
         broadcast = None
         if self._rules is not None and self._rules._batch:
             table = tester._expect_rules("rules").table(self._rules._batch)
@@ -319,6 +316,6 @@ class WindowsTester(ProcessTester):
         self._late_row = late_row
         super().__init__(*args, **options)
 
-    def _query(self) -> Query:
-        query = super()._query()
+    def _new_query(self) -> Query:
+        query = super()._new_query()
         return query if self._late_row is None else replace(query, late_row=self._late_row)

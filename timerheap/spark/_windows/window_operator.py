@@ -186,7 +186,7 @@ def window_operator(
         )
     by = assigner if isinstance(assigner, WindowedBy) else WindowedBy(assigner)
     source = Input.checked(Columns("df", rows), grouping, event_time, watermark, order=order)
-    windows = windows_of(
+    windows = checked_windows(
         source,
         by,
         function,
@@ -229,7 +229,7 @@ class CheckedWindows:
     late_row: StructType | None
 
 
-def windows_of(
+def checked_windows(
     source: Input,
     by: WindowedBy,
     function: Any,

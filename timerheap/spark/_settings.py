@@ -82,7 +82,7 @@ def reason_of(name: str) -> str:
     return _REASONS.get(name, _ON_EXECUTORS)
 
 
-def settings(*, real_time: bool = False, portable: bool = False) -> ExplainedSettings:
+def settings(*, real_time: bool = False, portable: bool = False) -> dict[str, str]:
     """Return the settings that a session for timerheap should be built with.
 
     ``print(timerheap.spark.settings())`` says what each of them is for. A setting that has been chosen

@@ -34,7 +34,7 @@ from tight_table import tight_groups, tight_memory
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 RECORDED = "recorded.json"
-MARKED = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+MARKED = re.compile(r"<!-- (?!end )(\w+) -->\n.*?<!-- end -->", re.DOTALL)
 TABLE = re.compile(r"^<!-- (\w+): ([^>]+) -->\n.*?<!-- end -->", re.DOTALL | re.MULTILINE)
 FIGURE = re.compile(r"(\d[\d,]*(?:\.(\d+))?)<!-- (\w+): ([^>]+) -->")
 NAMES = {
@@ -496,7 +496,6 @@ WRITERS: dict[str, Any] = {
     "real_time": lambda figures, _: real_time(figures),
     "latency_choices": lambda figures, _: latency_choices(figures),
     "tight_memory": lambda figures, _: tight_memory(figures),
-    "tight_memory_settled": lambda figures, _: tight_memory(figures),
     "tight_groups": lambda figures, _: tight_groups(figures),
     "tight_groups_settled": lambda figures, _: tight_groups(figures),
     "capacity_settled": lambda figures, _: capacity_settled(figures),

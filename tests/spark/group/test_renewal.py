@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +15,6 @@ from queries import QUERY
 
 from timerheap._native._core import unseal
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.settling import Settling
 from timerheap.spark._group.stored.kinds import KEYS, USER_STATE
 from timerheap.spark._group.stored.manifest import RENEWAL, Manifest
 from timerheap.spark._live import live_groups
@@ -61,7 +62,8 @@ def test_a_forgotten_key_is_gone_after_some_micro_batches(
     """It has been stored among many others, of which few change, and which may have settled."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     if above is not None:
-        settling = Settling(above, records=1 << 10, least=1, share=0)
+        live: Any = live_groups
+        settling = replace(live.settling_of(1), above=above, records=1 << 10, least=1, share=0)
         monkeypatch.setattr(live_groups, "settling_of", lambda groups: settling)
     monkeypatch.setattr(live_groups, "_cache", Cache())
     store, left, kept = NumberedStore(), [], []

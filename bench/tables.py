@@ -208,6 +208,8 @@ KAFKA = {
     "columns-arrival": "timerheap, vectorized, in order of arrival",
     "columns": "timerheap, vectorized",
     "spark": "`transformWithStateInPandas`",
+    "real-time-rows": "timerheap in real-time mode, row by row, in order of arrival",
+    "real-time-columns": "timerheap in real-time mode, vectorized, in order of arrival",
 }
 
 

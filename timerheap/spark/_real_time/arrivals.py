@@ -27,9 +27,6 @@ _END = _HEAD.pack(0xFFFFFFFF, 0)
 _INT16, _INT32, _INT64 = (struct.Struct(kind).unpack_from for kind in ("<H", "<i", "<q"))
 _BODY = 10  # where the table of offsets in the metadata has that of the length of the body
 _GATHER = 0.0003  # seconds in which more rows may come with the first, where they did the last time
-_SLICE = (
-    0.004  # seconds after which the socket, which holds some 50 rows, is emptied while rows wait for others
-)
 _CLOSED = "Spark has closed the input of a task in real-time mode"
 _MOST = 4 << 20  # bytes that are taken together
 
@@ -80,9 +77,9 @@ class Arrivals:
 
     def _read_until(self, until: float) -> None:
         """Read what is there, and what comes until then; no longer than that, and not behind the end."""
-        size = self._read_all()
+        nap, size = self._linger.nap(), self._read_all()
         while (left := until - time.monotonic()) > 0 and not self._ended and size < _MOST:
-            time.sleep(min(left, _SLICE))
+            time.sleep(min(left, nap))
             closed = self._hang_up.poll(0)
             size += self._read_all()
             if closed:

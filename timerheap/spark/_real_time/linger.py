@@ -15,6 +15,8 @@ LINGER = "spark.timerheap.realTime.linger"
 
 _MEMORY = 0.2  # seconds after which what has come counts for a third
 _TO_PACK, _TO_RUN = 0.75, 0.25  # the shares of the two stages in the wait
+_NAP = 0.02  # seconds without a look whether the input has ended
+_HELD = 25  # rows that a socket holds for sure, if they are small; then Spark waits
 _MANY_ROWS, _MANY_MESSAGES = 200.0, 50.0  # a second
 
 
@@ -48,6 +50,11 @@ class Linger:
         if not self._longest or self._recent_at(time.monotonic()) <= self._many:
             return 0.0
         return self._longest - time.time() % self._longest
+
+    def nap(self) -> float:
+        """Return for how many seconds at most a task may leave what comes in the socket."""
+        rate = self._recent_at(time.monotonic()) / _MEMORY
+        return min(_NAP, _HELD / max(rate, 1.0))
 
     def came(self, rows: int) -> None:
         """Count rows that have come."""

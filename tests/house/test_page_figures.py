@@ -80,7 +80,7 @@ ALLOWED = {
         ],
     },
     "a default, or a limit in the code": {
-        "docs/guides/milliseconds.md": ["every 20 ms by default", "waits 0.3 ms for more rows"],
+        "docs/guides/milliseconds.md": ["every 20 ms by default", "one step: 20 ms by default"],
         "docs/guides/sql.md": ["is 1 ms less, as in Flink's DataStream"],
         "docs/how-it-works.md": ["more than 4 KiB"],
         "docs/limits.md": ["up to 64 MB and one row more"],

@@ -142,6 +142,18 @@ def test_state_of_event_time_expires_and_is_removed_when_it_is_due() -> None:
     assert contents(test) == EMPTY
 
 
+def test_state_is_shown_with_the_time_of_its_last_access() -> None:
+    test = made(ttl().set_ttl_time_characteristic(EVENT_TIME).build())
+    test.push([("a", "set", 1, 5)])
+    test.advance_watermark(5)
+    assert contents(test) == {
+        "value": {"a": Row(value=1, at=5)},
+        "list": {"a": [Row(value=1, at=5)]},
+        "map": {"a": {1: Row(value=-1, at=5)}},
+        "sum": {"a": Row(value=1, at=5)},
+    }
+
+
 def test_the_timers_of_a_function_are_shown_without_those_of_its_states() -> None:
     test = made(ttl().set_ttl_time_characteristic(EVENT_TIME).build())
     test.push([("a", "timer", FAR, 0), ("a", "set", 1, 0), ("b", "set", 2, 50), ("a", "get", 0, 60)])

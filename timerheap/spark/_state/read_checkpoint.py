@@ -141,8 +141,10 @@ class CheckpointState:
         -------
         pyspark.sql.DataFrame
             The key columns; ``value``, of the declared type, an array for a list state, or a map; and
-            ``key_group``. A stateful processor's values are structs; with a time to live, each is in a struct
-            with ``expires``, epoch ms. Broadcast state has a row for each key group, with nulls as the key.
+            ``key_group``. With a time to live, each value, element or entry is a struct of ``value`` and
+            ``at``, the time of its last access in epoch ms. A stateful processor's values are structs; with a
+            time to live, each is in a struct with ``expires``, epoch ms. Broadcast state has a row for each
+            key group, with nulls as the key.
 
         Raises
         ------

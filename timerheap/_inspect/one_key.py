@@ -233,33 +233,36 @@ def _unknown(found: KeyReport) -> Iterator[str]:
 def _held(found: KeyReport) -> Iterator[str]:
     for channel in [channel for channel in judged(found.channels) if channel["holds"]][:5]:
         name = _rows_of(channel)
-        side = "" if channel["input"] in ("df", "spark") else f" of input {channel['input']}"
         last = channel.get("last_row")
         if channel["input"] == "spark":
             yield "The watermark is Spark's own: it advances with the rows of withWatermark()."
         elif channel["input"] == "operators":
             yield "The watermark is that of the operators before this one, whose results it processes."
         elif last is None:
-            yield f"The watermark is held by {name}{side}, from which no row has arrived yet."
+            yield f"The watermark is held by {name}, from which no row has arrived yet."
         elif not channel["to_blame"]:
             yield (
-                f"The watermark is that of {name}{side}, the lowest. Nothing is wrong there: only channels "
+                f"The watermark is that of {name}, the lowest. Nothing is wrong there: only channels "
                 "whose times are ahead of the clock are far before it."
             )
         else:
             behind = channel["behind_ms"] or 0
-            others = f" It is {duration(behind)} behind the furthest channel." if behind else ""
+            furthest = "the other input" if channel["channel"] is None else "the furthest channel"
+            others = f" It is {duration(behind)} behind {furthest}." if behind else ""
             yield (
-                f"The watermark is held by {name}{side}: its newest event time is "
+                f"The watermark is held by {name}: its newest event time is "
                 f"{moment(channel['newest'])}, and its last row arrived {duration(found.read_at - last)} ago."
                 f"{others} What advances the watermark is a newer row there, or a strategy with_idleness or "
-                "with_wall_clock, if the query has had a clock from its first start."
+                "with_wall_clock. A query that has had no clock from its first start gets one on a new "
+                "checkpoint, by timerheap.spark.continue_from."
             )
 
 
 def _rows_of(channel: Mapping[str, Any]) -> str:
-    name = f"{channel['channel_column'] or 'channel'} {channel['channel']}"
-    return "the rows of the query" if channel["channel"] is None else f"the channel {name}"
+    side = "" if channel["input"] in ("df", "spark") else f" of input {channel['input']}"
+    if channel["channel"] is None:
+        return f"the rows{side or ' of the query'}"
+    return f"the channel {channel['channel_column'] or 'channel'} {channel['channel']}{side}"
 
 
 def _wrong_unit(due: int, reference: int | None) -> Iterator[str]:

@@ -86,6 +86,14 @@ FAULTS = {
         ),
         ["held by the channel room attic", "It is 1:00:00 behind the furthest channel", "cellar are 2:00:00"],
     ),
+    "a quiet second input": (
+        replace(SOUND, channels=[{**channel(None, NOW - HOUR, NOW - HOUR, behind_ms=HOUR), "input": "right"}]),
+        [
+            "held by the rows of input right",
+            "It is 1:00:00 behind the other input",
+            "gets one on a new checkpoint, by timerheap.spark.continue_from",
+        ],
+    ),
     "a channel without rows": (
         replace(SOUND, channels=[channel("cellar", None, None)]),
         ["held by the channel room cellar, from which no row has arrived yet"],

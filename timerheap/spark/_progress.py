@@ -124,7 +124,7 @@ class Progress:
         return sum(count for name, count in self.counters.items() if name.rpartition(".")[2] == LETTERS)
 
 
-def progress(query: StreamingQuery, operator: str = DEFAULT_NAME) -> Progress | None:
+def progress(query: StreamingQuery, operator: str | None = None) -> Progress | None:
     """Return the metrics of an operator of a streaming query as of its last micro-batch.
 
     They are also in ``query.lastProgress.observedMetrics[operator].metrics``, a dict, and so in what Spark
@@ -134,9 +134,9 @@ def progress(query: StreamingQuery, operator: str = DEFAULT_NAME) -> Progress | 
     Parameters
     ----------
     query : pyspark.sql.streaming.StreamingQuery
-    operator : str, default "timerheap"
-        The `name` of the operator. Without one, the first operator of a query is "timerheap"; one whose input
-        is the result of "timerheap" is "timerheap_2", and so on.
+    operator : str, optional
+        The `name` of the operator; by default the only one of the query, or of several "timerheap". That is
+        the name of the first operator without one; one whose input is its result is "timerheap_2", and so on.
 
     Returns
     -------
@@ -158,9 +158,12 @@ def progress(query: StreamingQuery, operator: str = DEFAULT_NAME) -> Progress | 
     """
     if not isinstance(query, StreamingQuery) and not on_connect(query):
         raise ArgumentTypeError(f"query must be a pyspark.sql.streaming.StreamingQuery, got {query!r}")
-    if not isinstance(operator, str):
+    if operator is not None and not isinstance(operator, str):
         raise ArgumentTypeError(f'operator must be a str such as "timerheap", got {operator!r}')
     batches = [batch for batch in query.recentProgress if batch.stateOperators]  # others had nothing to do
+    if operator is None:
+        known = {name for batch in batches for name in operators_of(batch)}
+        operator = known.pop() if len(known) == 1 else DEFAULT_NAME
     reported = [batch for batch in batches if operator in operators_of(batch)]
     if reported:
         plan = "" if on_connect(query) else execution_of(query).logicalPlan().toString()

@@ -174,6 +174,16 @@ def test_operators_behind_each_other_have_metrics_of_their_own(spark: SparkSessi
 
 
 @pytest.mark.spark
+def test_the_only_operator_of_a_query_is_found_without_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", [[{"k": "a", "at": 1000}], [{"k": "a", "at": 2300}]], SCHEMA)
+    query, _ = run(remind(read_stream(spark, tmp_path / "in"), name="reminders"), tmp_path)
+    found = progress(query)
+    assert found is not None
+    assert (found.watermark, found.fired_timers) == (2200, 1)
+    assert found == progress(query, "reminders")
+
+
+@pytest.mark.spark
 def test_operators_side_by_side_have_the_metrics_of_their_names(spark: SparkSession, tmp_path: Path) -> None:
     for name, times in ("left", [0, 5000]), ("right", [0, 1000, 9000]), ("others", [0]):
         write_batches(tmp_path / name, [[{"k": "a", "at": at} for at in times]], SCHEMA)

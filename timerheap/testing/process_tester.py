@@ -535,8 +535,8 @@ class ProcessTester:
     def state(self, name: str) -> dict[Any, Any]:
         """Return the contents of a state: by key, its value, list or dict.
 
-        Of a state with a time to live, each value, element or entry is a row of ``value`` and ``at``, the time of
-        its last access in epoch ms.
+        Of a state with a time to live, each value, element or entry is a row of ``value`` and ``at``, the
+        time of its last access in epoch ms.
         """
         keyed = sorted(each for each in self._group.states if not each.startswith(BROADCAST_STATE))
         if name not in keyed:

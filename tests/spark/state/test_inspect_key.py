@@ -87,7 +87,7 @@ FAULTS = {
         ["held by the channel room attic", "It is 1:00:00 behind the furthest channel", "cellar are 2:00:00"],
     ),
     "a quiet second input": (
-        replace(SOUND, channels=[{**channel(None, NOW - HOUR, NOW - HOUR, behind_ms=HOUR), "input": "right"}]),
+        replace(SOUND, channels=[channel(None, NOW - HOUR, NOW - HOUR, behind_ms=HOUR, input="right")]),
         [
             "held by the rows of input right",
             "It is 1:00:00 behind the other input",

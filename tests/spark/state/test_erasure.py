@@ -13,9 +13,10 @@ from erased import files_with
 from forgetful import Visits
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import timerheap.spark
-from timerheap.spark import InitialState, read_checkpoint
+from timerheap.spark import CheckpointState, InitialState, continue_from, read_checkpoint, start_from
 from timerheap.spark._group.stored import manifest
 from timerheap.spark._group.stored.manifest import RENEWAL
 
@@ -26,6 +27,7 @@ REQUESTS = pa.schema([("user", pa.string()), ("at", pa.int64())])
 USER, PAGE = "user-q9x7k2v5w8j4h1z6c3", "page-m3t6z0c8r5y2b7d9f1"
 OTHERS = [f"other-{n:04}" for n in range(2_000)]
 COMPRESSION = "spark.sql.streaming.stateStore.rocksdb.compression"  # without it files can be searched
+OTHER = f"user <> '{USER}'"
 KEPT = 2  # micro-batches whose state Spark keeps
 
 
@@ -113,6 +115,15 @@ def traces(run: Run, running: Any) -> set[str]:
     }
 
 
+def without_the_user(old: CheckpointState) -> InitialState:
+    return InitialState(
+        states={name: old.state(name).where(OTHER) for name in old.states},
+        timers=old.timers().where(OTHER),
+        buffered_rows=old.buffered_rows().where(OTHER),
+        watermarks=old.watermarks(),
+    )
+
+
 def test_a_key_is_forgotten_while_the_query_runs(run: Run, spark: SparkSession) -> None:
     run.add(visits(0, *OTHERS) + visits(0, USER, page=PAGE))
     with streams.started(query(spark, run.work, RenewedSoon()), run.work) as running:
@@ -148,18 +159,9 @@ def test_a_new_query_starts_without_a_key(run: Run, spark: SparkSession) -> None
         run.at += 60_000
         run.add(visits(run.at, *OTHERS[:3]) + visits(run.at, USER, page=PAGE))
         running.processAllAvailable()
-    old, left = read_checkpoint(spark, run.checkpoint), f"user <> '{USER}'"
-    tables = {name: old.state(name) for name in old.states} | {
-        "timers": old.timers(),
-        "rows": old.buffered_rows(),
-    }
-    counts = {name: table.count() for name, table in tables.items()}
-    kept = InitialState(
-        states={name: tables[name].where(left) for name in old.states},
-        timers=tables["timers"].where(left),
-        buffered_rows=tables["rows"].where(left),
-        watermarks=old.watermarks(),
-    )
+    old = read_checkpoint(spark, run.checkpoint)
+    counts = {name: old.state(name).count() for name in old.states} | {"timers": old.timers().count()}
+    kept = without_the_user(old)
     again = Run(spark, run.work / "again")
     again.at = run.at
     again.add(visits(run.at, OTHERS[0]))
@@ -171,8 +173,33 @@ def test_a_new_query_starts_without_a_key(run: Run, spark: SparkSession) -> None
             name: counts[name] - 1 for name in new.states
         }
         assert new.timers().count() == counts["timers"] - 2
-        assert new.timers().where(left).count() == new.timers().count()
-        assert new.buffered_rows().where(left).count() == new.buffered_rows().count() > 3
+        assert new.timers().where(OTHER).count() == new.timers().count()
+        assert new.buffered_rows().where(OTHER).count() == new.buffered_rows().count() > 3
         again.step(running)
         again.step(running)
         assert traces(again, running) == set()
+
+
+def test_a_query_continues_without_a_key(run: Run, spark: SparkSession) -> None:
+    """Its sources go on where those of the old query have ended, and rows that wait are taken along.
+
+    It has the id of the old query, whose live files are there as long as the executor.
+    """
+    run.add(visits(0, *OTHERS) + visits(0, USER, page=PAGE))
+    with streams.started(query(spark, run.work, Visits()), run.work) as running:
+        run.step(running)
+    kept = without_the_user(read_checkpoint(spark, run.checkpoint))
+    waiting = kept.buffered_rows.count()
+    old, run.checkpoint = run.checkpoint, run.work / "again" / "checkpoint"
+
+    def started() -> Any:
+        return start_from(spark, kept, lambda: query(spark, run.work, Visits()))
+
+    result = continue_from(spark, str(old), str(run.checkpoint), started, forget=["timerheap"])
+    with streams.started(result, run.work / "again") as running:
+        run.step(running)
+        assert [name for text in (USER, PAGE) for name in files_with(run.checkpoint, text)] == []
+        new = read_checkpoint(spark, run.checkpoint)
+        assert waiting > 0
+        assert new.state("last").count() == len(OTHERS)
+        assert new.state("times").select(F.sum(F.size("value"))).first() == (len(OTHERS),)

@@ -117,6 +117,11 @@ def rates(spark: SparkSession, options: argparse.Namespace, work: str) -> list[d
 def many(spark: SparkSession, options: argparse.Namespace, work: str) -> list[dict[str, Any]]:
     found = []
     trigger = TRIGGERS["10 seconds"]
+    for tenants in options.tenants:
+        with running(counts(rows_of(spark, OF_A_TENANT * tenants, tenants)), trigger, work) as query:
+            taken = used(spark, [query], options.warm_up, options.seconds)
+        found.append({"queries": 1, "tenants": tenants, **taken})
+        print(found[-1], flush=True)
     for tenants in options.queries:
         opened = [running(counts(rows_of(spark, OF_A_TENANT, 1)), trigger, work) for _ in range(tenants)]
         queries = [one.__enter__() for one in opened]
@@ -126,11 +131,6 @@ def many(spark: SparkSession, options: argparse.Namespace, work: str) -> list[di
             for one in opened:
                 one.__exit__(None, None, None)
         found.append({"queries": tenants, "tenants": tenants, **taken})
-        print(found[-1], flush=True)
-    for tenants in options.tenants:
-        with running(counts(rows_of(spark, OF_A_TENANT * tenants, tenants)), trigger, work) as query:
-            taken = used(spark, [query], options.warm_up, options.seconds)
-        found.append({"queries": 1, "tenants": tenants, **taken})
         print(found[-1], flush=True)
     return found
 

@@ -18,7 +18,7 @@ from local_spark import found_by, without_spark
 
 from timerheap.spark import ensure_java
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "pipeline"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

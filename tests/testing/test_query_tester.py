@@ -6,11 +6,11 @@ import logging
 from typing import Any
 
 import pytest
+from labels import UNNAMED, Label
 
 from timerheap import (
     IntervalJoin,
     KeyedBroadcastProcessFunction,
-    KeyedCoProcessFunction,
     KeyedProcessFunction,
     MapStateDescriptor,
     OutputTag,
@@ -25,7 +25,6 @@ from timerheap.windows import AggregateFunction, TumblingEventTimeWindows
 
 SCHEMA = "k string, at bigint"
 ROW = "struct<k:string,at:bigint>"
-UNNAMED = OutputTag("unnamed", Types.ROW_NAMED(["k", "at"], [Types.STRING(), Types.LONG()]))
 TIMES = OutputTag("times", Types.LONG())
 PATIENT = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
 
@@ -71,20 +70,6 @@ class Alarm(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         yield ctx.get_current_key(), timestamp
-
-
-class Label(KeyedCoProcessFunction):
-    """Gives readings the last name of their sensor; those without a name go to a side output."""
-
-    def open(self, runtime_context: Any) -> None:
-        self.name = runtime_context.get_state(ValueStateDescriptor("name", Types.STRING()))
-
-    def process_element1(self, value: Any, ctx: Any) -> Any:
-        name = self.name.value()
-        yield (UNNAMED, (value.k, value.at)) if name is None else (name, value.at)
-
-    def process_element2(self, value: Any, ctx: Any) -> Any:
-        self.name.update(value.name)
 
 
 class Limits(KeyedBroadcastProcessFunction):

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import streams
+from labels import UNNAMED, Label
 from pyspark.sql import SparkSession
 
 import timerheap.spark
-from timerheap import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, Types, ValueStateDescriptor
+from timerheap import KeyedProcessFunction, Types
 from timerheap.spark import EventTime, RightInput
 from timerheap.testing import QueryTester
 from timerheap.windows import AggregateFunction, TumblingEventTimeWindows
@@ -22,21 +23,6 @@ pytestmark = pytest.mark.spark
 
 READINGS = pa.schema([("k", pa.string()), ("line", pa.int64()), ("at", pa.int64())])
 NAMES = pa.schema([("k", pa.string()), ("at", pa.int64()), ("name", pa.string())])
-UNNAMED = OutputTag("unnamed", Types.ROW_NAMED(["k", "at"], [Types.STRING(), Types.LONG()]))
-
-
-class Label(KeyedCoProcessFunction):
-    """Gives readings the last name of their sensor; those without a name go to a side output."""
-
-    def open(self, runtime_context: Any) -> None:
-        self.name = runtime_context.get_state(ValueStateDescriptor("name", Types.STRING()))
-
-    def process_element1(self, value: Any, ctx: Any) -> Any:
-        name = self.name.value()
-        yield (UNNAMED, (value.k, value.at)) if name is None else (name, value.at)
-
-    def process_element2(self, value: Any, ctx: Any) -> Any:
-        self.name.update(value.name)
 
 
 class Silent(KeyedProcessFunction):

@@ -234,7 +234,10 @@ def checked_input(
     late: object = None,
     prefix: str = "",
 ) -> tuple[Input, TimestampAssigner | None]:
-    """Return an input, given the user's arguments, and what computes the event time of its rows."""
+    """Return an input, given the user's arguments, and what computes the event time of its rows.
+
+    prefix: what is before the names of arguments in errors
+    """
     columns = SchemaColumns(argument, schema)
     found = Input.checked(columns, key, event_time, watermark, order=order, late=late, prefix=prefix)
     return found, columns.assigner
@@ -250,19 +253,8 @@ class Inputs:
     def __len__(self) -> int:
         return len(self._sides)
 
-    def add(
-        self,
-        argument: str,
-        schema: object,
-        key: object,
-        event_time: Any,
-        watermark: Any,
-        order: object = None,
-        late: object = None,
-        prefix: str = "",
-    ) -> None:
-        """Add an input, given the user's arguments; in errors, a prefix is before their names."""
-        found, assigner = checked_input(argument, schema, key, event_time, watermark, order, late, prefix)
+    def add(self, found: Input, assigner: TimestampAssigner | None) -> None:
+        """Add an input, given what `checked_input` has returned."""
         if self.checked:
             self.checked[0].expect_to_match(found)
         self.checked.append(found)

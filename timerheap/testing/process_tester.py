@@ -54,7 +54,7 @@ from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import MicroBatch, Runner
 from timerheap.spark._worker.work import Rehearsal
-from timerheap.testing.inputs import Function, Inputs, PushedRows, columns_type
+from timerheap.testing.inputs import Function, Inputs, PushedRows, checked_input, columns_type
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
@@ -233,7 +233,9 @@ class ProcessTester:
         if order is None and isinstance(function, IntervalJoin):
             order = "arrival"
         self._inputs = Inputs()
-        self._inputs.add("input_schema", input_schema, key, event_time, watermark, order, late)
+        self._inputs.add(
+            *checked_input("input_schema", input_schema, key, event_time, watermark, order, late)
+        )
         result = columns_type("output_schema", output_schema)
         arrow_schema("output_schema", result)
         if isinstance(function, KeyedCoProcessFunction):
@@ -241,14 +243,16 @@ class ProcessTester:
             right = schema if isinstance(schema, RightInput) else RightInput(schema)
             timed = right.event_time is not None or assigns_time(right.watermark)
             self._inputs.add(
-                "right_schema",
-                right.rows,
-                key if right.key is None else right.key,
-                right.event_time if timed else event_time,
-                watermark if right.watermark is None else right.watermark,
-                order,
-                late,
-                "right.",
+                *checked_input(
+                    "right_schema",
+                    right.rows,
+                    key if right.key is None else right.key,
+                    right.event_time if timed else event_time,
+                    watermark if right.watermark is None else right.watermark,
+                    order,
+                    late,
+                    "right.",
+                )
             )
         elif right_schema is not None:
             raise ArgumentValueError("right_schema needs a KeyedCoProcessFunction")

@@ -33,7 +33,7 @@ from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import MicroBatch
 from timerheap.testing import PendingTimer, ProcessTester
-from timerheap.testing.inputs import Inputs, columns_type, spark_xxhash64
+from timerheap.testing.inputs import Inputs, checked_input, columns_type, spark_xxhash64
 from timerheap.testing.process_tester import load_group, save_group
 
 READINGS = "sensor string, room string, degrees bigint, at bigint"
@@ -83,7 +83,7 @@ class Group:
 
     def __init__(self) -> None:
         self.inputs = Inputs()
-        self.inputs.add("readings", READINGS, "sensor", "at", None)
+        self.inputs.add(*checked_input("readings", READINGS, "sensor", "at", None))
         self.saved: bytes | None = None
 
     def run(

@@ -30,7 +30,6 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.settling import Settling
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.memory_limit import settling_of
-from timerheap.spark._memory.blocks import Block
 
 GROUPS = 8
 SOME = 10_000  # of one that is measured
@@ -55,23 +54,19 @@ class Mapped(Group):
         file = LiveFile.lock(str(self.path))
         assert file is not None
         self.group = KeyGroup(self.query.layout, file, json.loads(file.read_head()))
-        file.attached(self.runs())
+        file.attached(self.group.settling.runs)
 
     @property
     def settled(self) -> int:
         settled = self.group.settling.settled
         return 0 if settled is None else len(settled)
 
-    def runs(self) -> list[Block]:
-        settled = self.group.settling.settled
-        return [] if settled is None else settled.places
-
     def take(self) -> None:
         """Take the file again, as the next micro-batch does, unless it is taken."""
         file: Any = self.group.memory
         if self.released:
             assert file.relock(str(self.path))
-            if runs := self.runs():
+            if runs := self.group.settling.runs:
                 file.attached(runs)
         self.released = False
 

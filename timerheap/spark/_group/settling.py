@@ -19,7 +19,7 @@ from timerheap.spark._group.state_names import BROADCAST_STATE
 from timerheap.spark._group.timers import JournalledTimers
 from timerheap.spark._group.user_states import UserState
 from timerheap.spark._group.value_state import StateTable
-from timerheap.spark._memory.blocks import Memory
+from timerheap.spark._memory.blocks import Block, Memory
 from timerheap.spark._memory.settled import (
     FileMemory,
     Records,
@@ -98,6 +98,11 @@ class SettlingKeys:
         if self.settled is None:
             return [self._pause, self._rest, None, []]
         return [self._pause, self._rest, self.settled.records.head(), self.settled.head()]
+
+    @property
+    def runs(self) -> list[Block]:
+        """Where the runs of the keys that have settled are in the file."""
+        return [] if self.settled is None else self.settled.places
 
     def _set(self, settled: Settled | None) -> None:
         """Tell the parts of the group what has settled of each."""

@@ -155,8 +155,8 @@ class LiveGroups:
         if held is not None and file is known:
             if held.token == manifest.token:
                 self.origins["continued"] += 1
-                if (settled := held.group.settling.settled) is not None:
-                    file.attached(settled.places)
+                if runs := held.group.settling.runs:
+                    file.attached(runs)
                 return held.group, held.stored
             file = file.anew()  # other workers have had it since
         try:
@@ -165,8 +165,7 @@ class LiveGroups:
                 file.discard()
                 return None
             group = KeyGroup(self._layout, file, head)
-            settled = group.settling.settled
-            file.attached([] if settled is None else settled.places)
+            file.attached(group.settling.runs)
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
             self._tell_damage(e)

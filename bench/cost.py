@@ -16,7 +16,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +76,19 @@ def running(df: DataFrame, trigger: str | None, work: str) -> Iterator[Any]:
         query.stop()
 
 
+def expect_running(query: Any) -> None:
+    """Raise what a query has failed with."""
+    failure = query.exception()
+    if failure is not None:
+        raise failure
+
+
 def used(spark: SparkSession, queries: Sequence[Any], warm_up: float, seconds: float) -> dict[str, float]:
-    """Return what running queries use: cores, bytes of memory, and micro-batches and rows a second."""
+    """Return what running queries use: cores, bytes of memory, and micro-batches a second."""
     for query in queries:
         while query.lastProgress is None:  # it has begun
             time.sleep(0.1)
-            if query.exception() is not None:
-                raise query.exception()
+            expect_running(query)
     time.sleep(warm_up)
     jvm = jvm_of(spark)
     before, begun = cpu(jvm), time.monotonic()
@@ -90,8 +96,7 @@ def used(spark: SparkSession, queries: Sequence[Any], warm_up: float, seconds: f
     time.sleep(seconds)
     spent, passed = cpu(jvm).since(before), time.monotonic() - begun
     for query in queries:
-        if query.exception() is not None:
-            raise query.exception()
+        expect_running(query)
     ran = sum(query.lastProgress["batchId"] for query in queries) - sum(batches)
     kept = memory(jvm)
     return {
@@ -123,13 +128,12 @@ def many(spark: SparkSession, options: argparse.Namespace, work: str) -> list[di
         found.append({"queries": 1, "tenants": tenants, **taken})
         print(found[-1], flush=True)
     for tenants in options.queries:
-        opened = [running(counts(rows_of(spark, OF_A_TENANT, 1)), trigger, work) for _ in range(tenants)]
-        queries = [one.__enter__() for one in opened]
-        try:
+        with ExitStack() as stack:
+            queries = [
+                stack.enter_context(running(counts(rows_of(spark, OF_A_TENANT, 1)), trigger, work))
+                for _ in range(tenants)
+            ]
             taken = used(spark, queries, options.warm_up, options.seconds)
-        finally:
-            for one in opened:
-                one.__exit__(None, None, None)
         found.append({"queries": tenants, "tenants": tenants, **taken})
         print(found[-1], flush=True)
     return found

@@ -66,17 +66,8 @@ def of_sinks(figures: dict[str, Any]) -> str:
 
 
 def small_queries(figures: dict[str, Any]) -> dict[str, float]:
-    """Return how many times the cores of one query a query for each tenant takes, and memory."""
+    """Return how many times the cores of a tenant in one query for all a query for each of them takes."""
     each = max((one for one in figures["many"] if one["queries"] > 1), key=lambda one: one["queries"])
-    all_ = max((one for one in figures["many"] if one["queries"] == 1), key=lambda one: one["tenants"])
-
-    def of_a_tenant(one: dict[str, Any], *what: str) -> float:
-        found: float = sum(one[name] for name in what) / one["tenants"]
-        return found
-
-    return {
-        "cores beside one query": of_a_tenant(each, "jvm", "python") / of_a_tenant(all_, "jvm", "python"),
-        "cores of a small query": of_a_tenant(each, "jvm", "python"),
-        "cores of one query for all": all_["jvm"] + all_["python"],
-        "memory of a small query, MB": (each["memory"] - all_["memory"]) / 1e6 / each["queries"],
-    }
+    whole = max((one for one in figures["many"] if one["queries"] == 1), key=lambda one: one["tenants"])
+    small, shared = ((one["jvm"] + one["python"]) / one["tenants"] for one in (each, whole))
+    return {"cores beside one query": small / shared}

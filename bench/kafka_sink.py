@@ -44,7 +44,7 @@ def write_input(spark: SparkSession, folder: Path, rows: int) -> None:
 def run(
     spark: SparkSession, rows: DataFrame, sink: str, address: str, topic: str, work: Path
 ) -> dict[str, Any]:
-    """Write all rows, and return the seconds and CPU seconds of a micro-batch after the first."""
+    """Write all rows; return the seconds of a micro-batch after the first, and the CPU seconds of all."""
     checkpoint = tempfile.mkdtemp(dir=work)
     spread = rows.repartition(PARTITIONS, "key")
     if sink == "spark":

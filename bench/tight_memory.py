@@ -22,6 +22,7 @@ from capacity import PARTITIONS, ROWS_A_BATCH, SOME, SPAN, Job, end_workers, jvm
 from figures import write_json
 from flights import spark_session
 from peers import flink_state
+from peers.flink_state import WARM_UP
 from processes import python_daemons, python_workers
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -34,10 +35,10 @@ WARM = 40  # micro-batches in which keys may settle before others are measured
 
 
 def steps(job: Job, spark: SparkSession, keys: np.ndarray, batches: int, group: Path) -> dict[str, Any]:
-    """Run micro-batches of rows of these keys, and return medians of what each takes."""
+    """Run micro-batches of rows of these keys, and return medians of what each takes after the first few."""
     took: list[tuple[float, ...]] = []
-    for number in range(batches):
-        rows = np.random.default_rng(number + job.batches).choice(keys, SOME, replace=False, shuffle=False)
+    for _ in range(WARM_UP + batches):
+        rows = np.random.default_rng(job.batches).choice(keys, SOME, replace=False, shuffle=False)
         processes = members(group)
         before, faults, moved = cpu(jvm(spark)), pages_read(group), disk(processes)
         progress = job.batch(rows, job.batches * SPAN)
@@ -46,7 +47,7 @@ def steps(job: Job, spark: SparkSession, keys: np.ndarray, batches: int, group: 
         more = np.subtract(disk(processes), moved).tolist()
         took.append((seconds, used.jvm, used.python, pages_read(group) - faults, *more))
         tell(f"  {took[-1]}, {settled_of(progress):,} keys have settled")
-    return medians(("seconds", "jvm", "python", "faults", "read MB", "written MB"), took)
+    return medians(("seconds", "jvm", "python", "faults", "read MB", "written MB"), took[WARM_UP:])
 
 
 def settled_of(progress: dict[str, Any]) -> int:

@@ -45,6 +45,7 @@ from timerheap.spark._live import live_groups
 from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.live_groups import LiveGroups
+from timerheap.spark._live.memory_limit import memory_room, settling_in
 from timerheap.spark._query import Query
 from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
@@ -531,25 +532,33 @@ def test_a_worker_that_dies_at_any_page_that_it_writes_changes_no_result(repeate
     assert died > 3
 
 
-def test_the_limit_of_memory_lowers_the_threshold(tmp_path: Path) -> None:
+def test_the_room_for_files_is_what_a_container_has_beside_what_it_holds(tmp_path: Path) -> None:
     mib = 1 << 20
     for name, limit in (("a", "max"), ("a/b", f"{48 * mib}"), ("a/b/c", f"{80 * mib}"), ("memory/v1", "9")):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         file = "memory.limit_in_bytes" if "v1" in name else "memory.max"
         (tmp_path / name / file).write_text(limit + "\n")
 
-    def above(text: str) -> int:
+    def room(text: str) -> int:
         path = tmp_path / str(len(text))
         path.write_text(text)
-        found: int = LIVE.settling_of(3, path, tmp_path).above
-        return found
+        return memory_room(path, tmp_path)
 
-    none = DEFAULT.above
-    assert above("0::/a/b/c\n") == 4 * mib, "the limit of a group around it counts, too"
-    assert above("0::/a\n") == none
-    assert above("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == mib, "a group has at least so much"
-    assert above("0::/elsewhere\n") == none
-    assert LIVE.settling_of(3, tmp_path / "none", tmp_path).above == none
+    none = memory_room(tmp_path / "none", tmp_path)
+    assert none > 80 * mib
+    assert room("0::/a/b/c\n") == 48 * mib, "the limit of a group around it counts, too"
+    assert room("0::/a\n") == none
+    assert room("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == 9
+    assert room("0::/elsewhere\n") == none
+    (tmp_path / "a/b/memory.stat").write_text(f"file {mib}\nanon_thp 7\nanon {40 * mib}\n")
+    assert room("0::/a/b/c\n") == 8 * mib
+    (tmp_path / "memory/v1/memory.stat").write_text("rss 3\ntotal_rss 11\n")
+    assert room("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == 0
+
+
+@pytest.mark.parametrize(("room", "groups", "above"), [(0, 1, 1), (96, 3, 8), (1 << 20, 4, 64), (80, 0, 20)])
+def test_a_group_has_its_share_of_the_room(room: int, groups: int, above: int) -> None:
+    assert settling_in(room << 20, groups) == replace(DEFAULT, above=above << 20)
 
 
 def test_a_key_with_a_waiting_row_stays_in_memory() -> None:

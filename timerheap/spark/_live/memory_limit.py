@@ -1,48 +1,73 @@
-"""How much memory the processes of this executor may use, and how much of it a live group may take."""
+"""How much memory this executor has for files, and how much of it a live group may take."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from timerheap.spark._group.settling import SETTLING, Settling
 
 _ROOT, _SELF = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_SHARE = 4  # of one part in so many of the memory, keys are in memory that could settle
+_SHARE = 4  # of one part in so many of the room, keys are in memory that could settle
 _LEAST = 1 << 20
+_SECONDS = 16  # after which the room is looked at again
 
 
-@cache
-def settling_of(groups: int, process: Path = _SELF, root: Path = _ROOT) -> Settling:
-    """Return when keys settle in one of so many groups on this executor.
+def settling_of(groups: int) -> Settling:
+    """Return when keys settle in one of so many groups on this executor."""
+    return settling_in(_room_at(time.monotonic() // _SECONDS), groups)
 
-    process, root: where the system tells the control groups of the process, and has their folders
-    """
-    above = max(_LEAST, _memory_limit(process, root) // _SHARE // max(1, groups))
+
+def settling_in(room: int, groups: int) -> Settling:
+    """Return when keys settle in one of so many groups that share a room, in bytes."""
+    above = max(_LEAST, room // _SHARE // max(1, groups))
     return replace(SETTLING, above=min(SETTLING.above, above))
 
 
-def _memory_limit(process: Path, root: Path) -> int:
-    """Return the memory of the machine, or the limit of the control group of a process, in bytes."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+@lru_cache(maxsize=1)
+def _room_at(now: float) -> int:
+    return memory_room()
+
+
+def memory_room(process: Path = _SELF, root: Path = _ROOT) -> int:
+    """Return the memory that may have pages of files, in bytes.
+
+    It is that of the machine, or the limit of the control group of a process, without what processes hold
+    there by themselves, such as the heap of the JVM: only pages of files can be given up.
+
+    process, root: where the system tells the control groups of the process, and has their folders
+    """
+    rooms = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError):
-        for path in _limits(process.read_text(), root):
+        for folder, file, held in _groups(process.read_text(), root):
             with suppress(OSError, ValueError):  # "max", or the folder is that of a different container
-                found.append(int(path.read_text()))
-    return min(found)  # of version 1, a large number is none
+                limit = int((folder / file).read_text())
+                rooms.append(max(0, limit - _held(folder / "memory.stat", held)))
+    return min(rooms)  # of version 1, a large number is none
 
 
-def _limits(groups: str, root: Path) -> Iterator[Path]:
-    """Yield the files that may have a limit, given what /proc/self/cgroup says."""
-    for line in groups.splitlines():
+def _groups(text: str, root: Path) -> Iterator[tuple[Path, str, str]]:
+    """Yield folder, file of the limit, and name of what is held, given what /proc/self/cgroup says."""
+    for line in text.splitlines():
         _, kinds, name = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
             continue
-        folder, file = (root / "memory", "memory.limit_in_bytes") if kinds else (root, "memory.max")
+        above, *names = (
+            (root / "memory", "memory.limit_in_bytes", "total_rss") if kinds else (root, "memory.max", "anon")
+        )
         path = PurePosixPath(name.lstrip("/"))
         for each in (path, *path.parents):
-            yield folder / each / file
+            yield above / each, names[0], names[1]
+
+
+def _held(statistics: Path, name: str) -> int:
+    with suppress(OSError):
+        for line in statistics.read_text().splitlines():
+            if line.startswith(f"{name} "):
+                return int(line.split()[1])
+    return 0

@@ -556,7 +556,7 @@ def test_the_room_for_files_is_what_a_container_has_beside_what_it_holds(tmp_pat
     assert room("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == 0
 
 
-@pytest.mark.parametrize(("room", "groups", "above"), [(0, 1, 1), (96, 3, 8), (1 << 20, 4, 64), (80, 0, 20)])
+@pytest.mark.parametrize(("room", "groups", "above"), [(0, 1, 1), (192, 3, 8), (1 << 20, 4, 64), (160, 0, 20)])
 def test_a_group_has_its_share_of_the_room(room: int, groups: int, above: int) -> None:
     assert settling_in(room << 20, groups) == replace(DEFAULT, above=above << 20)
 

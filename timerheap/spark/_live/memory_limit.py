@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from timerheap.spark._group.settling import SETTLING, Settling
 
 _ROOT, _SELF = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_SHARE = 4  # of one part in so many of the room, keys are in memory that could settle
+_SHARE = 8  # of one part in so many of the room, keys are in memory that could settle
 _LEAST = 1 << 20
 _SECONDS = 16  # after which the room is looked at again
 

@@ -45,7 +45,6 @@ from timerheap.spark._live import live_groups
 from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.live_groups import LiveGroups
-from timerheap.spark._live.memory_limit import memory_room, settling_in
 from timerheap.spark._query import Query
 from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
@@ -532,33 +531,34 @@ def test_a_worker_that_dies_at_any_page_that_it_writes_changes_no_result(repeate
     assert died > 3
 
 
-def test_the_room_for_files_is_what_a_container_has_beside_what_it_holds(tmp_path: Path) -> None:
+def test_keys_in_memory_have_a_share_of_what_a_container_leaves_for_files(tmp_path: Path) -> None:
     mib = 1 << 20
-    for name, limit in (("a", "max"), ("a/b", f"{48 * mib}"), ("a/b/c", f"{80 * mib}"), ("memory/v1", "9")):
+    for name, limit in (("a", "max"), ("a/b", f"{96 * mib}"), ("a/b/c", f"{160 * mib}"), ("memory/v1", "9")):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         file = "memory.limit_in_bytes" if "v1" in name else "memory.max"
         (tmp_path / name / file).write_text(limit + "\n")
+    number = 0
 
-    def room(text: str) -> int:
-        path = tmp_path / str(len(text))
+    def above(text: str) -> int:
+        nonlocal number
+        number += 1
+        path = tmp_path / str(number)
         path.write_text(text)
-        return memory_room(path, tmp_path)
+        found: int = LIVE.settling_of(3, path, tmp_path).above
+        return found
 
-    none = memory_room(tmp_path / "none", tmp_path)
-    assert none > 80 * mib
-    assert room("0::/a/b/c\n") == 48 * mib, "the limit of a group around it counts, too"
-    assert room("0::/a\n") == none
-    assert room("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == 9
-    assert room("0::/elsewhere\n") == none
-    (tmp_path / "a/b/memory.stat").write_text(f"file {mib}\nanon_thp 7\nanon {40 * mib}\n")
-    assert room("0::/a/b/c\n") == 8 * mib
-    (tmp_path / "memory/v1/memory.stat").write_text("rss 3\ntotal_rss 11\n")
-    assert room("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == 0
-
-
-@pytest.mark.parametrize(("room", "groups", "above"), [(0, 1, 1), (192, 3, 8), (1 << 20, 4, 64), (160, 0, 20)])
-def test_a_group_has_its_share_of_the_room(room: int, groups: int, above: int) -> None:
-    assert settling_in(room << 20, groups) == replace(DEFAULT, above=above << 20)
+    none = DEFAULT.above
+    assert above("0::/a/b/c\n") == 4 * mib, "the limit of a group around it counts, too"
+    assert above("0::/a\n") == none
+    assert above("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == mib, "a group has at least so much"
+    assert above("0::/elsewhere\n") == none
+    assert LIVE.settling_of(3, tmp_path / "none", tmp_path).above == none
+    (tmp_path / "a/b/memory.stat").write_text(f"file {mib}\nanon_thp 7\nanon {48 * mib}\n")
+    assert above("0::/a/b/c\n") == 2 * mib, "what processes hold is no room"
+    (tmp_path / "memory/v1/memory.limit_in_bytes").write_text(f"{96 * mib}\n")
+    assert above("4:memory:/v1\n") == 4 * mib
+    (tmp_path / "memory/v1/memory.stat").write_text(f"rss 3\ntotal_rss {24 * mib}\n")
+    assert above("4:memory:/v1\n") == 3 * mib
 
 
 def test_a_key_with_a_waiting_row_stays_in_memory() -> None:

@@ -18,40 +18,33 @@ _LEAST = 1 << 20
 _SECONDS = 16  # after which the room is looked at again
 
 
-def settling_of(groups: int) -> Settling:
-    """Return when keys settle in one of so many groups on this executor."""
-    return settling_in(_room_at(time.monotonic() // _SECONDS), groups)
+def settling_of(groups: int, process: Path = _SELF, root: Path = _ROOT) -> Settling:
+    """Return when keys settle in one of so many groups on this executor.
 
-
-def settling_in(room: int, groups: int) -> Settling:
-    """Return when keys settle in one of so many groups that share a room, in bytes."""
+    process, root: where the system tells the control groups of the process, and has their folders
+    """
+    room = _room(process, root, time.monotonic() // _SECONDS)
     above = max(_LEAST, room // _SHARE // max(1, groups))
     return replace(SETTLING, above=min(SETTLING.above, above))
 
 
 @lru_cache(maxsize=1)
-def _room_at(now: float) -> int:
-    return memory_room()
-
-
-def memory_room(process: Path = _SELF, root: Path = _ROOT) -> int:
+def _room(process: Path, root: Path, now: float) -> int:
     """Return the memory that may have pages of files, in bytes.
 
     It is that of the machine, or the limit of the control group of a process, without what processes hold
     there by themselves, such as the heap of the JVM: only pages of files can be given up.
-
-    process, root: where the system tells the control groups of the process, and has their folders
     """
     rooms = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError):
-        for folder, file, held in _groups(process.read_text(), root):
+        for folder, file, held in _control_groups(process.read_text(), root):
             with suppress(OSError, ValueError):  # "max", or the folder is that of a different container
                 limit = int((folder / file).read_text())
-                rooms.append(max(0, limit - _held(folder / "memory.stat", held)))
+                rooms.append(max(0, limit - _own_bytes(folder / "memory.stat", held)))
     return min(rooms)  # of version 1, a large number is none
 
 
-def _groups(text: str, root: Path) -> Iterator[tuple[Path, str, str]]:
+def _control_groups(text: str, root: Path) -> Iterator[tuple[Path, str, str]]:
     """Yield folder, file of the limit, and name of what is held, given what /proc/self/cgroup says."""
     for line in text.splitlines():
         _, kinds, name = line.split(":", 2)
@@ -65,7 +58,7 @@ def _groups(text: str, root: Path) -> Iterator[tuple[Path, str, str]]:
             yield above / each, names[0], names[1]
 
 
-def _held(statistics: Path, name: str) -> int:
+def _own_bytes(statistics: Path, name: str) -> int:
     with suppress(OSError):
         for line in statistics.read_text().splitlines():
             if line.startswith(f"{name} "):

@@ -74,12 +74,8 @@ def real_time(figures: dict[str, Any]) -> Named:
 
 
 def tight_memory(figures: dict[str, Any]) -> Named:
-    whole, half, quarter = figures["limits"]
-    found = {"files, GB": whole["limit"] * whole["share"] / 1e9}
-    for name, limit in (("half", half), ("quarter", quarter)):
-        for keys in ("hot", "cold"):
-            found[f"{name}, {keys}, s more"] = limit[keys]["seconds"] - whole[keys]["seconds"]
-    return found
+    whole = figures["limits"][0]
+    return {"files, GB": whole["limit"] * whole["share"] / 1e9}
 
 
 def skew(figures: list[dict[str, Any]]) -> Named:

@@ -498,6 +498,7 @@ WRITERS: dict[str, Any] = {
     "real_time": lambda figures, _: real_time(figures),
     "latency_choices": lambda figures, _: latency_choices(figures),
     "tight_memory": lambda figures, _: tight_memory(figures),
+    "tight_memory_large": lambda figures, _: tight_memory(figures),
     "tight_groups": lambda figures, _: tight_groups(figures),
     "tight_groups_settled": lambda figures, _: tight_groups(figures),
     "capacity_settled": lambda figures, _: capacity_settled(figures),

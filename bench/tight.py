@@ -19,7 +19,7 @@ HOT = 100  # one key in so many is hot
 def options(about: str) -> argparse.ArgumentParser:
     """Return a parser of the options that all have."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--keys", type=lambda n: int(float(n)), default=8_000_000)
+    parser.add_argument("--keys", type=lambda n: int(float(n)), default=4_000_000)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 2, 4], help="1/n of the files fits")
     parser.add_argument("--batches", type=int, default=5, help="of each kind")
     parser.add_argument("--json", type=Path, help="where the figures go")

@@ -1,6 +1,6 @@
 """Key groups in mapped files that are larger than the memory they may use, without Spark.
 
-Run as root: ``python bench/tight_groups.py [--keys 8e6] [--shares 0.5 2 4] [--json FILE]``. The groups are
+Run as root: ``python bench/tight_groups.py [--keys 4e6] [--shares 0.5 2 4] [--json FILE]``. The groups are
 driven as the operator drives them (skew.py), and each row moves the timer of its key. A process builds them
 and ends, and their files leave the page cache. For each share, a process in a cgroup, whose memory is the
 size of the files divided by the share, maps the files and continues: with micro-batches of 10,000 rows of

@@ -1,6 +1,6 @@
 """Key groups that are larger than the memory of their Python workers: what a micro-batch takes.
 
-Run as root: ``make bench-tight-memory ARGS="--keys 8e6 --shares 1 2 4"``. The job is that of capacity.py.
+Run as root: ``make bench-tight-memory ARGS="--keys 4e6 --shares 1 2 4"``. The job is that of capacity.py.
 Flink with RocksDB follows on the same limits (peers/flink_state.py), unless there is no JDK; see README.md.
 When the state is built, its live files leave the page cache, and the daemon of the Python workers moves into
 a cgroup of memory (v1 or v2), whose limit is the size of the files divided by a share. The page cache of the

@@ -46,7 +46,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-spark-checks test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns fuzz-changes flink-sql soak soak-heaps soak-cases soak-changes bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-kafka-sink bench-realtime bench-windows bench-asof bench-patterns bench-changes bench-over bench-rules bench-state bench-skew bench-capacity bench-cost bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-spark-checks test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns fuzz-changes flink-sql soak soak-heaps soak-cases soak-changes bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-kafka-sink bench-realtime bench-windows bench-asof bench-patterns bench-changes bench-over bench-rules bench-state bench-skew bench-capacity bench-cost bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all bench-check tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -241,7 +241,7 @@ bench-tight-memory: $(venv)/bench/.installed ## Key groups larger than the memor
 	$(measured) bench/tight_memory.py --json out/tight_memory.json $(ARGS)
 
 # Shorter than each by itself, so that all end within two hours on two cores.
-bench-all: ## Every benchmark whose figures the documentation has, and then its tables
+bench-all: ## Every benchmark whose figures the documentation has, and whether a ratio got worse; tables takes them
 	$(MAKE) bench-timeout ARGS="--rounds 3"
 	$(MAKE) bench-latency bench-choices bench-over bench-patterns bench-skew bench-realtime ARGS=
 	$(MAKE) bench-tight-memory ARGS="--batches 5"
@@ -253,7 +253,10 @@ bench-all: ## Every benchmark whose figures the documentation has, and then its 
 	$(MAKE) bench-kafka ARGS="--seconds 10 --rounds 1"
 	$(MAKE) bench-peers ARGS="--rounds 3"
 	$(measured) bench/plot.py out/peers.json bench/plots
-	$(MAKE) tables
+	$(MAKE) bench-check
+
+bench-check: ## Show the ratios of out/ to peers; fail if one is more than 5 % above that of the documentation
+	$(PYTHON) bench/summary.py out
 
 tables: ## Put the figures of out/ into the pages of the documentation and the README
 	$(PYTHON) bench/tables.py out

@@ -7,6 +7,7 @@ benchmark into bench/results/, and writes
   date, the machine, the versions, the rounds and the spread,
 - the number before ``<!-- NAME: FIGURE -->`` with the decimals that it has, from the same file by
   `sentences.SENTENCES`, or from the record NAME of bench/results/recorded.json,
+- what is between ``<!-- summary -->`` and ``<!-- end -->`` from all files, by `summary.RATIOS`,
 - what is between ``<!-- NAME: TABLE -->`` at the beginning of a line and ``<!-- end -->`` from that record.
 
 What has no file stays as it is. `tests/tools/test_bench_tables.py` fails if a page and a file disagree, and
@@ -29,6 +30,7 @@ from capacity_table import billions
 from changes_table import beside_flink, beside_spark, means
 from cost_table import of_cost, of_sinks, small_queries
 from sentences import SENTENCES
+from summary import summary
 from tight_table import tight_groups, tight_memory
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -549,6 +551,8 @@ def filled(text: str, folder: Path = RESULTS) -> str:
     """Return a page with the tables of the files in a folder."""
 
     def written(mark: re.Match[str]) -> str:
+        if mark[1] == "summary":
+            return f"<!-- summary -->\n\n{summary(folder)}\n\n<!-- end -->"
         file = folder / f"{mark[1]}.json"
         if mark[1] not in WRITERS or not file.exists():
             return mark[0]

@@ -118,3 +118,26 @@ def test_the_steps_of_skew_have_the_cpu_of_each(tables):
 def test_a_table_without_a_file_stays(tables, tmp_path):
     text = "<!-- nexmark -->\nold\n<!-- end -->"
     assert tables.filled(text, tmp_path) == text
+
+
+def test_a_ratio_that_got_worse_is_told(tables, tmp_path, monkeypatch, capsys):
+    summary = importlib.import_module("summary")
+    sinks = {"batches": 1, "runs": [{"sink": "spark", "rows": 9, "jvm": 2.0, "python": 0.0}]}
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder, ours in ((before, 2.0), (after, 2.4)):
+        folder.mkdir()
+        once = {"sink": "once", "rows": 9, "jvm": ours, "python": 0.5}
+        figures = {**sinks, "runs": [*sinks["runs"], once]}
+        (folder / "kafka_sink.json").write_text(json.dumps({"figures": figures}))
+    assert summary.worse(before, after) == [
+        "`append_kafka`, 100,000 rows, beside Spark's sink: 1.25x before, 1.45x now"
+    ]
+    assert not summary.worse(after, before)
+
+    monkeypatch.setattr(summary, "RESULTS", before)
+    monkeypatch.setattr("sys.argv", ["summary.py", str(after)])
+    with pytest.raises(SystemExit, match="more CPU beside a peer"):
+        summary.main()
+    assert "| 1.45x |" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["summary.py", str(before)])
+    summary.main()

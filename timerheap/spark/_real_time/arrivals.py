@@ -29,6 +29,7 @@ _BODY = 10  # where the table of offsets in the metadata has that of the length 
 _GATHER = 0.0003  # seconds in which more rows may come with the first, where they did the last time
 _CLOSED = "Spark has closed the input of a task in real-time mode"
 _MOST = 4 << 20  # bytes that are taken together
+_LOOK = int(MSG_PEEK | MSG_DONTWAIT)  # as flags, each call would make an object of an enum
 
 
 class Arrivals:
@@ -89,7 +90,7 @@ class Arrivals:
         """Return whether there are bytes by that time; raise EOFError if the stream is closed."""
         while self._poll.poll(max(until - time.monotonic(), 0) * 1000):
             try:
-                if self._socket.recv(1, MSG_PEEK | MSG_DONTWAIT):
+                if self._socket.recv(1, _LOOK):
                     return True
             except BlockingIOError:  # a poll may be wrong
                 if time.monotonic() >= until:

@@ -393,7 +393,7 @@ def test_the_limit_of_memory_lowers_the_threshold(tmp_path: Path) -> None:
     def above(text: str) -> int:
         path = tmp_path / str(len(text))
         path.write_text(text)
-        found: int = LIVE.settling_of(3, path, tmp_path).above
+        found: int = LIVE.settling_of(3, False, path, tmp_path).above
         return found
 
     none = DEFAULT.above
@@ -401,7 +401,7 @@ def test_the_limit_of_memory_lowers_the_threshold(tmp_path: Path) -> None:
     assert above("0::/a\n") == none
     assert above("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == mib, "a group has at least so much"
     assert above("0::/elsewhere\n") == none
-    assert LIVE.settling_of(3, tmp_path / "none", tmp_path).above == none
+    assert LIVE.settling_of(3, False, tmp_path / "none", tmp_path).above == none
 
 
 def test_a_key_with_a_waiting_row_stays_in_memory() -> None:

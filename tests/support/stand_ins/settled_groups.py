@@ -80,7 +80,7 @@ class Live:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder))
-        monkeypatch.setattr(live_groups, "settling_of", lambda groups: ALWAYS)
+        monkeypatch.setattr(live_groups, "settling_of", lambda groups, waits: ALWAYS)
         self.folder, self.query = folder, query(Sessions(), "arrival")
         self.runner = opened(self.query)
         self.name = os.urandom(8).hex()

@@ -17,13 +17,15 @@ _LEAST = 1 << 20
 
 
 @cache
-def settling_of(groups: int, process: Path = _SELF, root: Path = _ROOT) -> Settling:
+def settling_of(groups: int, waits: bool = False, process: Path = _SELF, root: Path = _ROOT) -> Settling:
     """Return when keys settle in one of so many groups on this executor.
 
+    waits: whether it is the turn of others, so that they settle only if there are a fourth more
     process, root: where the system tells the control groups of the process, and has their folders
     """
     above = max(_LEAST, _memory_limit(process, root) // _SHARE // max(1, groups))
-    return replace(SETTLING, above=min(SETTLING.above, above))
+    above = min(SETTLING.above, above)
+    return replace(SETTLING, above=above * 5 // 4 if waits else above)
 
 
 def _memory_limit(process: Path, root: Path) -> int:

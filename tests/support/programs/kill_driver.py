@@ -223,7 +223,7 @@ KINDS: dict[str, Callable[[Child, random.Random, Cluster | None], bool]] = {
 }
 CHANGES = ("change", "change-executor")
 MOST = {"driver": 5, "worker": 12, "executor": 8, "speculation": 4, "change": 6, "change-executor": 6}
-MOST |= dict.fromkeys(PLACES, 12)
+MOST |= dict.fromkeys(PLACES, 24)
 """Kills in one run."""
 
 

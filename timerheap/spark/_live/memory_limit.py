@@ -14,6 +14,8 @@ from timerheap.spark._group.settling import SETTLING, Settling
 _ROOT, _SELF = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _SHARE = 4  # of one part in so many of the memory, keys are in memory that could settle
 _LEAST = 1 << 20
+_RECORD = 256  # bytes of that for each record of a range
+_FEWEST = 1 << 10  # records of a range
 
 
 @cache
@@ -25,7 +27,16 @@ def settling_of(groups: int, waits: bool = False, process: Path = _SELF, root: P
     """
     above = max(_LEAST, _memory_limit(process, root) // _SHARE // max(1, groups))
     above = min(SETTLING.above, above)
-    return replace(SETTLING, above=above * 5 // 4 if waits else above)
+    # A copy of the keys is in memory while they are written. What is written in all stays the same.
+    records = min(SETTLING.records, max(_FEWEST, above // _RECORD))
+    finer = SETTLING.records // records
+    return replace(
+        SETTLING,
+        above=above * 5 // 4 if waits else above,
+        records=records,
+        ranges=SETTLING.ranges * finer,
+        least=max(1, SETTLING.least // finer),
+    )
 
 
 def _memory_limit(process: Path, root: Path) -> int:

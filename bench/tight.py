@@ -1,18 +1,16 @@
-"""What the benchmarks of state larger than memory share: their options, cgroups and the page cache."""
+"""What the benchmarks of state larger than memory share: their options, and what they report."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HOT", "disk", "forget", "limited", "medians", "members", "options", "pages_read"]
+__all__ = ["HOT", "disk", "medians", "options"]
 
-ROOT = Path("/sys/fs/cgroup")
 HOT = 100  # one key in so many is hot
 
 
@@ -26,40 +24,6 @@ def options(about: str) -> argparse.ArgumentParser:
     return parser
 
 
-@contextmanager
-def limited(processes: Iterable[int], limit: int) -> Iterator[Path]:
-    """Put processes, and those that they start, into a cgroup whose memory has a limit; yield its folder.
-
-    What they have touched before counts where they were.
-    """
-    old = (ROOT / "memory").exists()  # v1
-    parent = ROOT / "memory" if old else ROOT
-    if not old:
-        (ROOT / "cgroup.subtree_control").write_text("+memory")
-    group = parent / f"timerheap-{os.getpid()}"
-    group.mkdir()
-    (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(limit))
-    for process in processes:
-        (group / "cgroup.procs").write_text(str(process))
-    try:
-        yield group
-    finally:
-        for left in (group / "cgroup.procs").read_text().split():
-            (parent / "cgroup.procs").write_text(left)
-        group.rmdir()
-
-
-def pages_read(group: Path) -> int:
-    """Return how many faults of a cgroup have waited for the disk."""
-    lines = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    return int(lines["pgmajfault"])
-
-
-def members(group: Path) -> set[int]:
-    """Return the processes of a cgroup."""
-    return set(map(int, (group / "cgroup.procs").read_text().split()))
-
-
 def disk(processes: Iterable[int]) -> tuple[float, float]:
     """Return how many megabytes processes have read from the disk, and written."""
     read = written = 0
@@ -69,14 +33,6 @@ def disk(processes: Iterable[int]) -> tuple[float, float]:
             fields = dict(line.split(": ") for line in text.splitlines())
             read, written = read + int(fields["read_bytes"]), written + int(fields["write_bytes"])
     return read / 1e6, written / 1e6
-
-
-def forget(files: Iterable[Path]) -> None:
-    """Write files to the disk, and drop their pages from the cache; no process may map them."""
-    for path in files:
-        with path.open("rb") as file:
-            os.fsync(file)
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def medians(names: Sequence[str], took: list[tuple[float, ...]]) -> dict[str, Any]:

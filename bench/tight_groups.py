@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cgroups import forget, limited
 from figures import write_json
 from skew import Group, Sessions, rows_of
-from tight import HOT, disk, forget, limited, medians, options
+from tight import HOT, disk, medians, options
 
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.settling import Settling

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from capacity import PARTITIONS, ROWS_A_BATCH, SOME, SPAN, Job, end_workers, jvm, on_disk
+from cgroups import forget, limited, members, pages_read
 from figures import write_json
 from flights import spark_session
 from peers import flink_state
@@ -27,7 +28,7 @@ from processes import python_daemons, python_workers
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from state import tell
-from tight import HOT, disk, forget, limited, medians, members, options, pages_read
+from tight import HOT, disk, medians, options
 from tight_table import tight_memory
 from usage import cpu
 

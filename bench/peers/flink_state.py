@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from capacity import ROWS_A_BATCH, SOME, on_disk
+from cgroups import forget, limited, pages_read
 from peers.flink import find_jdk
 from state import tell
-from tight import HOT, forget, limited, medians, pages_read
+from tight import HOT, medians
 from usage import cpu
 
 SOURCE = Path(__file__).with_name("FlinkState.java")

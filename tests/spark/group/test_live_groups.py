@@ -48,13 +48,12 @@ class Executor:
         groups = LiveGroups(query.layout, store, owner, 4, mail)
         groups.begin(owner.operator, self.number)
         group, stored = groups.load(7)
-        timers = group.event_timers.heap.timestamps.tolist()
+        _, timestamps, owners, _ = group.event_timers.snapshot().columns  # of keys that have settled, too
+        timers = timestamps.to_pylist()
         assert sorted(timers) == list(range(self.number)), "what was committed, and nothing else"
         names = pa.array([f"k{self.number}"])
         ids = group.keys.resolve(np.array([self.number]), [names])
-        assert group.keys.keys(group.event_timers.heap.key_hashes).column(0).to_pylist() == [
-            f"k{number}" for number in timers
-        ]
+        assert group.keys.keys(owners.to_numpy()).column(0).to_pylist() == [f"k{number}" for number in timers]
         group.event_timers.push_many(np.array([self.number]), ids, 0)
         groups.save(7, group, stored, b"")
         del group, stored

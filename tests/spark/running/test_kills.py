@@ -9,8 +9,8 @@ from typing import Any
 
 import kill_child
 import pytest
-from kill_driver import compared, run, settings_of
-from kill_jobs import write_input
+from kill_driver import WANTED, compared, run, settings_of
+from kill_jobs import PLACES, write_input
 from pyspark.sql import SparkSession
 from standalone import cluster
 
@@ -60,4 +60,24 @@ def test_kills_while_a_query_is_changed_change_no_micro_batch(spark: SparkSessio
     assert not found.errors
     assert found.kills == 2
     assert found.batches >= 4
+    assert found.rows > 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_worker_that_dies_while_keys_settle_changes_no_micro_batch(
+    spark: SparkSession, tmp_path: Path, place: str
+) -> None:
+    write_input(tmp_path / "in", seed=3, batches=5, rows=120, keys=30)
+    spec: dict[str, Any] = {"input": str(tmp_path / "in"), "query": "values-columns", "killer": None}
+    spec["twins"] = False
+    kill_child.start(spark, spec | {"work": tmp_path / "undisturbed"}).awaitTermination()
+
+    wanted = tmp_path / "disturbed" / WANTED
+    disturbed = {"settles": True, "wanted": wanted, "settings": settings_of(None)}
+    found = run(tmp_path / "disturbed", spec | disturbed, 2, place, Soon(1))
+    found.add(compared(tmp_path / "undisturbed" / "out", tmp_path / "disturbed" / "out"))
+    assert not found.differences
+    assert not found.errors
+    assert found.kills
+    assert found.settled
     assert found.rows > 0

@@ -1,10 +1,11 @@
 """The victim of the kill driver: runs a query to its end, from where its checkpoint is.
 
 Its argument is a JSON file: `work`, `input`, `settings` of Spark, `query`, `killer`, the arguments of a
-`Killer` or null, `twins`, whether tasks wait for their twins, `sink`, one of `SINKS`, `checkpoint`, where
-that is if not in `work`, and `changed`, whether it stops now and then for a new version of the query, which
-goes on by `continue_from`. Output goes to `work`/out/<batch>.<process>.json, complete or not at all. What
-happens is told on standard output, a line each: the JVM's process id first.
+`Killer` or null, `wanted`, that of a `SaveKiller`, `settles`, whether keys settle in each save, `twins`,
+whether tasks wait for their twins, `sink`, one of `SINKS`, `checkpoint`, where that is if not in `work`, and
+`changed`, whether it stops now and then for a new version of the query, which goes on by `continue_from`.
+Output goes to `work`/out/<batch>.<process>.json, complete or not at all. What happens is told on standard
+output, a line each: the JVM's process id first.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from timerheap.spark import continue_from
 
 SINKS = ("rows", "arrow", "files")
 """Ways to the output: ``collect`` or ``toArrow`` in foreachBatch, or a sink of Parquet files."""
+
+ALWAYS = "[0, 8, 1000, 1, 0]"
+"""All keys settle in each save, in ranges of 8."""
 
 
 def write_rows(folder: Path, batch: int, rows: Iterable[Iterable[Any]]) -> None:
@@ -93,7 +97,9 @@ def start(spark: SparkSession, spec: dict[str, Any], version: int | None = None)
 
 
 def query_of(spark: SparkSession, spec: dict[str, Any], version: int | None = None) -> DataFrame:
-    killer = kill_jobs.Killer(*spec["killer"]) if spec["killer"] else None
+    killer: Any = kill_jobs.Killer(*spec["killer"]) if spec["killer"] else None
+    if spec.get("wanted"):
+        killer = kill_jobs.SaveKiller(Path(spec["wanted"]))
     options = {} if version is None else {"version": version}
     result = kill_jobs.QUERIES[spec["query"]](read_stream(spark, Path(spec["input"])), killer, **options)
     # The same text in each sink.
@@ -110,6 +116,13 @@ def follow(query: StreamingQuery, spec: dict[str, Any]) -> None:
     if spec.get("sink") == "files":
         copy_files(query, Path(spec["work"]) / "files", Path(spec["work"]) / "out")
     query.awaitTermination()
+    print("settled", settled_keys(query), flush=True)
+
+
+def settled_keys(query: StreamingQuery) -> int:
+    """Return how many keys had settled after a micro-batch, at most."""
+    each = [[row.asDict().get("metrics") for row in p.observedMetrics.values()] for p in query.recentProgress]
+    return max((sum(row["settled_keys"] for row in rows if row) for rows in each), default=0)
 
 
 def run_changed(spark: SparkSession, spec: dict[str, Any]) -> None:
@@ -146,6 +159,8 @@ def run_changed(spark: SparkSession, spec: dict[str, Any]) -> None:
 
 
 def main(spec: dict[str, Any]) -> None:
+    if spec.get("settles"):
+        os.environ["TIMERHEAP_SETTLING"] = ALWAYS
     for module in (kill_jobs, processes):
         cloudpickle.register_pickle_by_value(module)
     spark = start_spark(Path(spec["work"]) / "spark", settings=spec["settings"])

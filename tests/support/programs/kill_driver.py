@@ -31,18 +31,19 @@ from typing import Any
 
 from children import import_path
 from kill_child import SINKS
-from kill_jobs import QUERIES, SPARKS_OWN, Twins, write_input
+from kill_jobs import PLACES, QUERIES, SETTLING, SPARKS_OWN, Twins, write_input
 from local_spark import JAVA_OPTIONS
 from processes import below, command, kill, python_daemons, python_workers
 from standalone import Cluster, cluster
 
-__all__ = ["Child", "Outcome", "Soak", "compared", "run", "settings_of"]
+__all__ = ["WANTED", "Child", "Outcome", "Soak", "compared", "run", "settings_of"]
 
 CHILD = Path(__file__).with_name("kill_child.py")
 PATH = import_path()
 STORE = "spark.sql.streaming.stateStore"
 PATIENCE = 600  # seconds without a sign of life
 HOPELESS = 8  # restarts without a batch in between
+WANTED = "wanted"  # the file that asks a worker to die
 
 # How a query may fail when processes die, or when the machine is too busy to start one in time.
 EXPECTED = (
@@ -80,6 +81,7 @@ class Child:
         self, work: Path, spec: dict[str, Any], program: Path = CHILD, within: Sequence[str] = ()
     ) -> None:
         work.mkdir(parents=True, exist_ok=True)
+        self.work = work
         (work / "spec.json").write_text(json.dumps(spec | {"work": str(work)}, default=str))
         self.log = work / "log"
         with self.log.open("wb") as log:
@@ -92,7 +94,7 @@ class Child:
                 text=True,
             )
         self.jvm: int | None = None
-        self.wrote = 0
+        self.wrote = self.settled = 0
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -103,7 +105,7 @@ class Child:
         self._lines.put(None)
 
     def listen(self, seconds: float) -> str | None:
-        """Return what is told within some seconds: "up", "wrote", "changes", "changed", "end", or None."""
+        """Return what is told within some seconds, a word, "end" when the process has ended, or None."""
         try:
             line = self._lines.get(timeout=seconds)
         except queue.Empty:
@@ -115,6 +117,8 @@ class Child:
         if what == "up":
             self.jvm = int(rest[0])
         self.wrote += what == "wrote"
+        if what == "settled":
+            self.settled = int(rest[0])
         return what
 
     def end(self) -> None:
@@ -144,6 +148,7 @@ class Outcome:
     rows: int = 0
     redone: int = 0
     twins: int = 0
+    settled: int = 0
     differences: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
@@ -182,6 +187,24 @@ def kill_changing(child: Child, draw: random.Random, where: Cluster | None) -> b
     return (kill_driver if draw.randrange(4) else kill_worker)(child, draw, where)
 
 
+def kill_in_merge(child: Child, draw: random.Random, where: Cluster | None) -> bool:
+    """Ask a Python worker to die while it writes a run."""
+    return _ask_to_die(child, "merge")
+
+
+def kill_in_release(child: Child, draw: random.Random, where: Cluster | None) -> bool:
+    """Ask a Python worker to die before it unlocks a live file, which has its name."""
+    return _ask_to_die(child, "release")
+
+
+def _ask_to_die(child: Child, place: str) -> bool:
+    if (wanted := child.work / WANTED).exists():
+        return False
+    wanted.with_suffix(".draft").write_text(place)
+    wanted.with_suffix(".draft").rename(wanted)
+    return True
+
+
 def _one_of(processes: Sequence[int], draw: random.Random) -> bool:
     if processes:
         kill(draw.choice(processes))
@@ -195,9 +218,12 @@ KINDS: dict[str, Callable[[Child, random.Random, Cluster | None], bool]] = {
     "speculation": kill_executor,
     "change": kill_changing,
     "change-executor": kill_executor,
+    "merge": kill_in_merge,
+    "release": kill_in_release,
 }
 CHANGES = ("change", "change-executor")
 MOST = {"driver": 5, "worker": 12, "executor": 8, "speculation": 4, "change": 6, "change-executor": 6}
+MOST |= dict.fromkeys(PLACES, 24)
 """Kills in one run."""
 
 
@@ -266,7 +292,8 @@ def run(
             child.end()
         failure = child.failure()
         if not failure:
-            found.seconds = time.monotonic() - begun
+            found.seconds, found.settled = time.monotonic() - begun, child.settled
+            found.kills -= (work / WANTED).exists()  # it has come too late
             return found
         if not wounded:
             expected = any(reason in failure for reason in EXPECTED)
@@ -386,7 +413,9 @@ class Soak:
     def _one(self, kind: str, number: int, kills: int, where: Cluster | None) -> Outcome:
         draw = random.Random(f"{self._seed} {kind} {number}")
         changed = kind in CHANGES
-        query = "continued" if changed else self._queries[number % len(self._queries)]
+        at_a_place = kind in PLACES
+        queries = [each for each in self._queries if each in SETTLING or not at_a_place]
+        query = "continued" if changed else queries[number % len(queries)]
         right, work = self._undisturbed(query), self._scratch / f"{kind}-{number}"
         chosen, sink = settings_by_chance(draw, where), draw.choice(SINKS)
         twins = kind == "speculation"
@@ -397,7 +426,9 @@ class Soak:
         if twins:
             chosen |= {"spark.speculation": "true", f"{STORE}.checkpointFormatVersion": 1}
         spec = self._spec(query, {**settings_of(where), **chosen, **self._settings}, sink, twins)
-        spec["changed"] = changed
+        spec |= {"changed": changed, "settles": at_a_place}
+        if at_a_place:
+            spec["wanted"] = work / WANTED
         if self._checkpoints is not None:
             spec["checkpoint"] = f"{self._checkpoints}/{work.name}"
         done = run(work, spec, kills, kind, draw, where)
@@ -424,13 +455,14 @@ class Soak:
         return spec | {"settings": settings}
 
 
-COLUMNS = ("kills", "starts", "batches", "redone", "twins", "rows", "differ", "errors", "ended", "seconds")
+COLUMNS = ("kills", "starts", "batches", "redone", "twins", "settled", "rows", "differ", "errors", "ended")
+COLUMNS += ("seconds",)
 HEADER = f"{'kind':16}" + "".join(f"{name:>9}" for name in COLUMNS)
 
 
 def line(kind: str, done: Outcome) -> str:
     """Return a line under `HEADER`."""
-    counts = (done.kills, done.starts, done.batches, done.redone, done.twins, done.rows)
+    counts = (done.kills, done.starts, done.batches, done.redone, done.twins, done.settled, done.rows)
     counts += (len(done.differences), len(done.errors), len(done.ended), round(done.seconds))
     return f"{kind:16}" + "".join(f"{count:9}" for count in counts)
 

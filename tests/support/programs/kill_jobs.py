@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,12 +25,14 @@ from timerheap import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    StateTtlConfig,
+    Time,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
 
-__all__ = ["QUERIES", "SPARKS_OWN", "Killer", "Twins", "write_input"]
+__all__ = ["PLACES", "QUERIES", "SETTLING", "SPARKS_OWN", "Killer", "SaveKiller", "Twins", "write_input"]
 
 SPAN = 1_000  # event time of a batch, ms
 GAP = 1_200
@@ -108,6 +111,55 @@ class Killer:
         except FileExistsError:
             return False
         return True
+
+
+PLACES = ("merge", "release")
+"""Where a `SaveKiller` kills a worker: while it writes a run, or before it unlocks a live file."""
+
+
+class SaveKiller:
+    """Kills Python workers at a place of a save, once whenever it is asked to.
+
+    Parameters
+    ----------
+    wanted : pathlib.Path
+        A file with one of `PLACES`, which a worker removes that then dies there.
+    """
+
+    def __init__(self, wanted: Path) -> None:
+        self.wanted = str(wanted)
+
+    def __call__(self) -> None:
+        from timerheap.spark._live.live_file import LiveFile
+
+        allocate, unlock, wanted = LiveFile.allocate, LiveFile.unlock, Path(self.wanted)
+        if hasattr(unlock, "is_watched"):
+            return
+
+        def is_here(place: str) -> bool:
+            try:
+                found = wanted.read_text() == place
+                if found:
+                    wanted.unlink()
+            except FileNotFoundError:  # or a different worker was faster
+                return False
+            return found
+
+        def allocate_watched(file: LiveFile, nbytes: int, mapped: bool = True) -> Any:
+            if not mapped and is_here("merge"):  # the kernel ends the process in this merge, or soon after
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 1e-3))
+            return allocate(file, nbytes, mapped)
+
+        def unlock_watched(file: LiveFile) -> None:
+            if is_here("release"):
+                kill(os.getpid())
+            unlock(file)
+
+        unlock_watched.is_watched = True  # type: ignore[attr-defined]
+        LiveFile.allocate, LiveFile.unlock = allocate_watched, unlock_watched  # type: ignore[method-assign]
+
+    def behind(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return batches
 
 
 class Twins:
@@ -272,9 +324,111 @@ class Processor(StatefulProcessor):
                 self.words.clear()
 
 
+class Values(KeyedProcessFunction):
+    """Rows: timers and values alone, so that keys settle."""
+
+    def __init__(self, killer: Killer | None = None) -> None:
+        self.killer = killer
+
+    def open(self, runtime_context: Any) -> None:
+        self.due = runtime_context.get_state(ValueStateDescriptor("due", Types.LONG()))
+        self.total = runtime_context.get_state(ValueStateDescriptor("total", Types.DOUBLE()))
+        by_events = StateTtlConfig.TtlTimeCharacteristic.EventTime
+        ttl = StateTtlConfig.new_builder(Time.milliseconds(2 * GAP)).set_ttl_time_characteristic(by_events)
+        word = ValueStateDescriptor("word", Types.STRING())
+        word.enable_time_to_live(ttl.build())
+        self.word = runtime_context.get_state(word)
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        if self.killer is not None:
+            self.killer()
+        if (due := self.due.value()) is not None:
+            ctx.timer_service().delete_event_time_timer(due)
+        self.due.update(ctx.timestamp() + 3 * GAP)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 3 * GAP)
+        if value.n % 3 == 0:  # a second timer, which stays
+            ctx.timer_service().register_event_time_timer(ctx.timestamp() + GAP, name="later")
+        self.total.update((self.total.value() or 0) + value.n / 3)
+        self.word.update(value.word)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        ends = timestamp == self.due.value()
+        yield ctx.get_current_key(), timestamp, repr((ends, self.total.value(), self.word.value()))
+        if ends:
+            self.due.clear()
+            if timestamp % 3:  # else the total stays, and the key with it
+                self.total.clear()
+
+
+class ValueColumns(BatchProcessFunction):
+    """Columns: a timer for each key that moves, and a value, so that keys settle."""
+
+    def __init__(self, killer: Killer | None = None) -> None:
+        self.killer = killer
+
+    def open(self, runtime_context: Any) -> None:
+        self.rows = runtime_context.get_state(ValueStateDescriptor("rows", "bigint"))
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        if self.killer is not None:
+            self.killer()
+        ids = ctx.ids
+        ctx.timer_service().register_event_time_timers(ids, ctx.timestamps + 3 * GAP, name="silent")
+        counts = Counter(ids.tolist())
+        before = self.rows.values(ids).to_pylist()
+        self.rows.update_many(ids, [(b or 0) + counts[i] for b, i in zip(before, ids.tolist(), strict=True)])
+
+    def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
+        counts = self.rows.values(due.ids).to_pylist()
+        self.rows.update_many(due.ids, [None if count % 3 else count for count in counts])
+        keys = ctx.keys(due.ids).column("k")
+        what = pa.array([repr(count) for count in counts])
+        yield pa.record_batch([keys, pa.array(due.timestamps), what], names=["k", "at", "what"])
+
+
+class ValueProcessor(StatefulProcessor):
+    """Rows by key, as Spark calls them: timers and values alone, so that keys settle."""
+
+    def __init__(self, killer: Killer | None = None) -> None:
+        self.killer = killer
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.due = handle.getValueState("due", "at bigint")
+        self.last = handle.getValueState("last", "n bigint, word string")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        if self.killer is not None:
+            self.killer()
+        for row in rows:
+            if (due := self.due.get()) is not None:
+                self.handle.deleteTimer(due[0])
+            self.due.update((row.at + 3 * GAP,))
+            self.handle.registerTimer(row.at + 3 * GAP)
+            self.last.update((row.n, row.word))
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        at = expiredTimerInfo.getExpiryTimeInMs()
+        yield Row(k=key.k, at=at, what=repr((self.due.get(), self.last.get())))
+        self.due.clear()
+        if at % 3:  # else the value stays, and the key with it
+            self.last.clear()
+
+
 def processor(df: DataFrame, killer: Killer | None = None) -> DataFrame:
     arguments = (Processor(killer), "k string, at bigint, what string", "Append", "EventTime")
     return timerheap.spark.transform_with_state(timed(df), "k", *arguments, max_parallelism=8)
+
+
+def values_processor(df: DataFrame, killer: Killer | None = None) -> DataFrame:
+    arguments = (ValueProcessor(killer), "k string, at bigint, what string", "Append", "EventTime")
+    return timerheap.spark.transform_with_state(timed(some(df)), "k", *arguments, max_parallelism=8)
+
+
+def some(df: DataFrame) -> DataFrame:
+    """Return so few rows that a micro-batch does not touch all keys."""
+    return df.where("n % 4 = 0")
 
 
 def sparks_processor(df: DataFrame, killer: Killer | None = None) -> DataFrame:
@@ -401,10 +555,16 @@ QUERIES: dict[str, Callable[..., DataFrame]] = {
     "session": session,
     "twice": twice,
     "processor": processor,
+    "values": lambda df, killer=None: process(some(df), Values(killer), "event_time"),
+    "values-columns": lambda df, killer=None: process(some(df), ValueColumns(killer), "arrival"),
+    "values-processor": values_processor,
     "sparks-processor": sparks_processor,
     "sparks-windows": sparks_windows,
 }
 """By name; those without a function of their own ignore the killer."""
+
+SETTLING = frozenset({"values", "values-columns", "values-processor"})
+"""Queries whose keys settle, if the threshold is low."""
 
 SPARKS_OWN = frozenset({"sparks-processor", "sparks-windows"})
 """Queries without timerheap."""

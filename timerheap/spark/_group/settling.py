@@ -227,7 +227,7 @@ class SettlingKeys:
             lows = self.settled.lows
             tried = np.concatenate([tried, lows[(lows >= low) & (lows <= high)]])
             budget -= int(np.count_nonzero((lows >= low) & (lows <= high)))
-        if not done and settling.share:
+        if not done and settling.share and 2 * len(seen) < len(group.keys.table):  # else they may in the next
             self._rest = _SHORTEST
         return done
 

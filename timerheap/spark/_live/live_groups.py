@@ -23,6 +23,7 @@ from timerheap.spark._live.memory_limit import settling_of
 from timerheap.spark._memory.blocks import PROCESS, Memory
 
 _cache = Cache()
+_TURNS = 4  # micro-batches, in one of which it is the turn of a group to let keys settle
 
 
 class DriverLog(Protocol):
@@ -60,12 +61,14 @@ class LiveGroups:
         self._mail = mail
         self._files: LiveStore | None = None
         self._batch = 0
+        self._turn: int | None = None  # of the group that was saved last
         self.origins: Counter[str] = Counter()
         self.settled: Counter[str] = Counter()
 
     def begin(self, run: str | None, batch: int) -> None:
         turn = _cache.begin(self._owner, self._layout, run, batch)
         self._files, self._layout, self._batch = turn.files, turn.layout, turn.batch
+        self._turn = None
 
     def load(self, label: int) -> tuple[KeyGroup, Stored]:
         """Return the current key group."""
@@ -130,7 +133,7 @@ class LiveGroups:
         if isinstance(file, LiveFile) and self._files is not None:
             self.settled["returned"] += group.settling.came
             try:
-                group.settling.settle(settling_of(self._files.groups))
+                group.settling.settle(settling_of(self._files.groups, waits=self._waits(label)))
             except SettledLost as e:
                 file.discard()
                 self._tell_damage(e)
@@ -143,6 +146,13 @@ class LiveGroups:
             if file.failure is not None:
                 self._report(file.failure)
         _cache.put(self._owner, label, group, stored)
+
+    def _waits(self, label: int) -> bool:
+        """Return whether it is the turn of other groups to let keys settle."""
+        # Groups grow alike, so all of them would write their runs in the same micro-batch. Those of a task
+        # take turns, and their first label tells one task from another.
+        self._turn = label + self._batch if self._turn is None else self._turn + 1
+        return self._turn % _TURNS > 0
 
     def _handed_over(self, held: Held | None, manifest: Manifest) -> tuple[KeyGroup, Stored] | None:
         """Continue a group in its file; return None if it has none that can be used."""

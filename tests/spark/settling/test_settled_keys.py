@@ -10,25 +10,31 @@ import shutil
 import signal
 import tempfile
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from chunk_store import GroupStore, MemoryStore, load, save
-from letters import Mailbox
+from chunk_store import MemoryStore, load, save
 from live_files import handed_over, reads_single_pages
-from pyspark.sql.types import StructType
-from queries import opened, query_of
+from queries import opened
+from settled_groups import (
+    ALWAYS,
+    DEFAULT,
+    LIVE,
+    Live,
+    Repeated,
+    Sessions,
+    query,
+    rows_of,
+    rows_of_batch,
+    watermark_of,
+)
 
 from timerheap import (
-    BatchProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     StateTtlConfig,
@@ -36,31 +42,22 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
 )
-from timerheap._native._core import xxh64
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.saving import Stored
 from timerheap.spark._group.stored.manifest import Manifest
-from timerheap.spark._live import live_groups
-from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_file import LiveFile
-from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
 from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import MicroBatch
 
-ROWS = StructType().add("k", "string").add("at", "long").add("op", "long").add("arg", "long")
-RESULT = StructType().add("k", "string").add("what", "string")
 TTL = StateTtlConfig.new_builder(Time.milliseconds(40)).build()
 BY_EVENTS = (
     StateTtlConfig.new_builder(Time.milliseconds(30))
     .set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.EventTime)
     .build()
 )
-LIVE: Any = live_groups
-DEFAULT = LIVE.settling_of(1)
-ALWAYS = replace(DEFAULT, above=0, records=8, ranges=1000, least=1, share=0)
 
 
 def with_ttl(descriptor: ValueStateDescriptor, config: StateTtlConfig) -> ValueStateDescriptor:
@@ -124,24 +121,6 @@ class Ops(KeyedProcessFunction):
         return ctx.get_current_key(), f"{what} {more} {held}"
 
 
-class Sessions(BatchProcessFunction):
-    """Counts, and moves the timer of each key, in columns."""
-
-    def open(self, runtime_context: Any) -> None:
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
-
-    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ids, first = np.unique(ctx.ids, return_index=True)
-        counts = np.nan_to_num(self.count.values(ids).to_numpy(zero_copy_only=False)).astype(np.int64)
-        self.count.update_many(ids, pa.array(counts + 1))
-        ctx.timer_service().register_event_time_timers(ids, ctx.timestamps[first] + 60, name="end")
-
-    def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
-        counts = [str(count) for count in self.count.values(due.ids).to_pylist()]
-        self.count.update_many(np.unique(due.ids), pa.nulls(len(np.unique(due.ids)), pa.int64()))
-        yield pa.record_batch([ctx.keys(due.ids).column("k"), pa.array(counts)], names=["k", "what"])
-
-
 class Driven:
     """A key group, its store and its runner."""
 
@@ -188,26 +167,6 @@ class Driven:
         manifest = self.store.read_manifest()
         manifest.token = b""
         return manifest
-
-
-def rows_of(draw: random.Random, n: int, at: int, keys: int, displaced: bool) -> KeyedRows:
-    names = [f"key {int(draw.random() ** 2 * keys)}" if draw.random() > 0.02 else None for _ in range(n)]
-    times = [at + draw.randrange(50) for _ in range(n)]
-    columns = [
-        pa.array(names, pa.large_string()),
-        pa.array(times),
-        pa.array([draw.randrange(9) for _ in range(n)]),
-        pa.array([draw.randrange(100) for _ in range(n)]),
-    ]
-    hashes = np.array([xxh64(str(name).encode()) for name in names], np.uint64)
-    if displaced:
-        hashes %= np.uint64(keys // 3 + 1)
-    batch = pa.record_batch(columns, names=ROWS.names)
-    return KeyedRows(batch, hashes.view(np.int64), np.array(times))
-
-
-def query(function: Any, order: str) -> Query:
-    return query_of(function, ROWS, RESULT, order=order, time_mode="ProcessingTime")
 
 
 def compare(seed: int, settling: Any, batches: int = 30) -> tuple[int, Driven]:
@@ -291,54 +250,6 @@ def test_damage_is_an_error_that_says_so() -> None:
     assert lost > 10
 
 
-class Live:
-    """A key group that each micro-batch takes from a live file or loads, and whose keys always settle."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder))
-        monkeypatch.setattr(live_groups, "settling_of", lambda groups: ALWAYS)
-        self.folder, self.query = folder, query(Sessions(), "arrival")
-        self.runner = opened(self.query)
-        self.name = os.urandom(8).hex()
-        self.store, self.mail = GroupStore(), Mailbox()
-        self.counts: Counter[str] = Counter()
-        self.workers = 0
-        self.places: list[tuple[int, int]] = []  # of runs: where each begins and ends
-
-    def batch(self, number: int, rows: KeyedRows | None, worker: str = "") -> list[dict[str, Any]]:
-        owner = Owner(self.name, f"operator{worker}")
-        groups = LiveGroups(self.query.layout, self.store, owner, 1, self.mail)
-        groups.begin("run", number)
-        group, stored = groups.load(0)
-        output = ResultBuffer(*self.query.outputs)
-        batch = MicroBatch(self.query, self.runner, number, output)
-        try:
-            run_key_group(batch, group, rows, watermark_of(number))
-        except LIVE.SettledLost as e:
-            group, stored = groups.load_again(group, e)
-            run_key_group(batch, group, rows, watermark_of(number))
-        group.forget_dead_keys()
-        groups.save(0, group, stored, b"")
-        settled = group.settling.settled
-        places = [] if settled is None else settled.places
-        self.places = [(run.at, run.at + len(run.bytes)) for run in places]
-        self.counts = groups.origins + groups.settled
-        return cast(list[dict[str, Any]], output.table().to_pylist())
-
-    @property
-    def file(self) -> Path:
-        (path,) = (each for each in self.folder.rglob("*.*") if each.is_file())
-        return path
-
-
-def watermark_of(number: int) -> int:
-    return 20 * number - 30
-
-
-def rows_of_batch(number: int, n: int = 60) -> KeyedRows:
-    return rows_of(random.Random(number), 40 if number else 5 * n, 20 * number, n, False)
-
-
 def test_a_group_that_has_lost_keys_is_loaded_from_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,65 +280,6 @@ def test_the_kernel_reads_nothing_around_keys_in_memory(
         live.batch(number, rows_of_batch(number), worker)
         assert live.counts["keys"]
         assert reads_single_pages(tmp_path) == (number > 0), "from the first micro-batch on that finds runs"
-
-
-class Repeated:
-    """Two micro-batches of a group whose keys have settled, repeated from the same live file and store.
-
-    They look at all keys, and must do what an undisturbed group does, whatever happens to the file.
-    """
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.live = Live(folder, monkeypatch)
-        for number in range(2):
-            self.live.batch(number, rows_of_batch(number))
-        self.path, self.bytes = self.live.file, self.live.file.read_bytes()
-        self.places, self.store = self.live.places, self.live.store.copy()
-        self.pages = [page for start, stop in self.places for page in range(start, stop, 4096)]
-        self.loads = self.times = 0
-        self.expected = self.batches(lambda: None)
-        assert not self.loads
-        assert self.live.counts["returned"] > 20
-
-    def batches(self, damage: Callable[[], object], during: Callable[[], object] | None = None) -> Any:
-        """Return what they result in and the chunks, in a worker that knows nothing of the group.
-
-        damage: is called when there is the file
-        during: is called before the first micro-batch, which another worker repeats
-        """
-        shutil.rmtree(self.live.folder)
-        self.path.parent.mkdir(parents=True, mode=0o700)
-        self.path.parent.parent.chmod(0o700)
-        self.path.touch(0o600)
-        self.path.write_bytes(self.bytes)
-        self.live.store, self.live.mail = self.store.copy(), Mailbox()
-        damage()
-        results, loads = [], 0
-        for number in (2, 30):
-            self.times += 1
-            if during is not None and number == 2:
-                during()
-            rows = rows_of_batch(number) if number == 2 else None
-            results.append(self.live.batch(number, rows, f" {self.times}"))
-            loads += self.live.counts["loaded"]
-        self.loads += loads > 0
-        return results, self.live.store.chunks
-
-    def change(self, at: int, data: bytes) -> None:
-        with self.path.open("r+b") as file:
-            file.seek(at)
-            file.write(data)
-
-    def truncate(self, size: int) -> None:
-        with self.path.open("r+b") as file:
-            file.truncate(size)
-
-
-@pytest.fixture
-def repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repeated:
-    folder = tmp_path / "local"
-    folder.mkdir()
-    return Repeated(folder, monkeypatch)
 
 
 def test_a_flipped_bit_in_any_page_of_a_run_changes_no_result(repeated: Repeated) -> None:
@@ -521,7 +373,7 @@ def test_a_worker_that_dies_at_any_page_that_it_writes_changes_no_result(repeate
                     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
                     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
                     with up_to(size):
-                        repeated.live.batch(2, rows_of_batch(2), " of the child")
+                        repeated.batch(2, " of the child")
                 os._exit(0)
             _, status = os.waitpid(child, 0)
             died += os.WIFSIGNALED(status)
@@ -544,7 +396,7 @@ def test_keys_in_memory_have_a_share_of_what_a_container_leaves_for_files(tmp_pa
         number += 1
         path = tmp_path / str(number)
         path.write_text(text)
-        found: int = LIVE.settling_of(3, path, tmp_path).above
+        found: int = LIVE.settling_of(3, False, path, tmp_path).above
         return found
 
     none = DEFAULT.above
@@ -552,7 +404,7 @@ def test_keys_in_memory_have_a_share_of_what_a_container_leaves_for_files(tmp_pa
     assert above("0::/a\n") == none
     assert above("9:name=systemd:/a/b\n4:cpu,memory:/v1\n") == mib, "a group has at least so much"
     assert above("0::/elsewhere\n") == none
-    assert LIVE.settling_of(3, tmp_path / "none", tmp_path).above == none
+    assert LIVE.settling_of(3, False, tmp_path / "none", tmp_path).above == none
     (tmp_path / "a/b/memory.stat").write_text(f"file {mib}\nanon_thp 7\nanon {48 * mib}\n")
     assert above("0::/a/b/c\n") == 2 * mib, "what processes hold is no room"
     (tmp_path / "memory/v1/memory.limit_in_bytes").write_text(f"{96 * mib}\n")

@@ -28,9 +28,9 @@ from skew import Group, Sessions, rows_of
 from tight import HOT, disk, medians, options
 
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.settling import Settling
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.memory_limit import settling_of
+from timerheap.spark._settling.settling_keys import Settling
 
 GROUPS = 8
 SOME = 10_000  # of one that is measured

@@ -13,7 +13,7 @@ import pytest
 from test_imports import LAYERS, by_name, imports
 
 SPARK = Path(__file__).resolve().parents[2] / "timerheap" / "spark"
-ROOMS = ("_plan", "_exchange", "_worker", "_live", "_group", "_memory")
+ROOMS = ("_plan", "_exchange", "_worker", "_live", "_group", "_settling", "_memory")
 ENGINE = [SPARK / "_query.py", *sorted(path for room in ROOMS for path in (SPARK / room).rglob("*.py"))]
 
 FEATURES = re.compile(r"window|slicing|sql|rank|processor|changelog|_change_type|upsert", re.IGNORECASE)

@@ -85,6 +85,12 @@ cdef class CodeTree(_Borrower):
         cdef th_tree_use use = th_tree_usage(&self.t)
         return th_tree_size(use.pages, use.codes) if use.pages else 0
 
+    @property
+    def used_nbytes(self):
+        """int: number of bytes that entries take, without what is free. O(1)."""
+        cdef th_tree_use use = th_tree_usage(&self.t)
+        return th_tree_size(use.used_pages - use.free_pages, use.used_codes - use.free_codes) if use.entries else 0
+
     def _head(self):
         """Return a list of integers with which `_attach` finds the tree again, in any process. O(1)."""
         if self.memory is None:

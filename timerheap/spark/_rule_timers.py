@@ -18,6 +18,7 @@ from timerheap.spark._arrow import wide_rows, widen
 from timerheap.spark._group.stored.kinds import EVENT_TIMERS, PROCESSING_TIMERS
 from timerheap.spark._group.timers import SCHEMA, JournalledTimers, TimerJournal, TimerNames, net_effect
 from timerheap.spark._memory.blocks import PROCESS, Memory
+from timerheap.spark._settling.settling_parts import OwnSettling, SettlingKind
 
 RULE_TIMERS = 49
 """The kind of chunks with timers of rules; see `timerheap.spark._group.stored.kinds.OWN`."""
@@ -91,6 +92,14 @@ class RuleTimers:
             timers.remove_many(heap.timestamps.copy(), heap.key_hashes.copy(), heap.namespaces.copy())
 
     # The methods of `timerheap.spark._group.layout.OwnPart`:
+
+    @property
+    def settling(self) -> OwnSettling:
+        kinds = {
+            f"{'event' if event_time else 'processing'} {rule}": SettlingKind(event_time, timers)
+            for rule, event_time, timers in self.each()
+        }
+        return OwnSettling({}, kinds)
 
     def head(self) -> list[Any]:
         heads: dict[str, list[Any]] = {}
@@ -171,7 +180,9 @@ class RuleTimers:
         if table is None:
             return
         if len(table) > 2 * self._names_kept + _FEW_NAMES:
-            self.names.retain([timers.heap.namespaces for *_, timers in self.each()])
+            held = [timers.heap.namespaces for *_, timers in self.each()]
+            held += [timers.settled.namespaces() for *_, timers in self.each() if timers.settled is not None]
+            self.names.retain(held)
             self._names_kept = len(table)
         table.changes()  # names are stored with their timers
 

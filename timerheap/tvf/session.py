@@ -156,6 +156,22 @@ class SessionWindowAggregate:
         self.timers.remove_many(*self._timers_of(taken))
         return taken
 
+    def set_aside(self, keys: NDArray[np.int64]) -> None:
+        """Remove the sessions of distinct sorted keys, which is no change: `put_back` brings them back."""
+        rows = self.rows_of(keys)
+        self.timers.remove_many(*self._timers_of(self._sessions[rows]))
+        self._sessions = self._sessions.without(rows)
+
+    def put_back(self, sessions: Partials) -> None:
+        """Add sessions of keys that have none, which is no change."""
+        self._replace(np.empty(0, np.intp), self.sorted_sessions([sessions]))
+        self.timers.push_many(*self._timers_of(sessions))
+
+    def sorted_sessions(self, parts: list[Partials]) -> Partials:
+        """Return sessions by key and start."""
+        both = self.aggregation.concatenate(parts)
+        return both[_by_key(both.key_ids, _starts(both))]
+
     def open_windows(self) -> WindowResults:
         """Return the current results of the sessions that have not ended, without firing them."""
         return self.results(self._sessions)
@@ -199,10 +215,14 @@ class SessionWindowAggregate:
         """Return the timers of sessions, for `TimerHeap.push_many`."""
         return self.assigner.zone.passes_at(sessions.slice_ends - 1), sessions.key_ids, sessions.slice_ends
 
+    def counts(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many sessions each of the keys has."""
+        first, last = (np.searchsorted(self._sessions.key_ids, keys, side) for side in ("left", "right"))
+        return last - first
+
     def rows_of(self, keys: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return the positions of the sessions of distinct sorted keys, in order."""
-        first, last = (np.searchsorted(self._sessions.key_ids, keys, side) for side in ("left", "right"))
-        sizes = last - first
+        first, sizes = np.searchsorted(self._sessions.key_ids, keys), self.counts(keys)
         rows: NDArray[np.intp] = np.arange(sizes.sum()) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
         return rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from settled_groups import Repeated
+from settled_files import Repeated
 
 
 @pytest.fixture

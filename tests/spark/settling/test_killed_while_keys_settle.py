@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chunk_store import GroupStore
 from killed_calls import CHANGES, killed_before
-from settled_groups import Repeated
+from settled_files import Repeated
 
 pytestmark = [
     pytest.mark.skipif(not CHANGES, reason="the numbers of the system calls of this machine are not known"),

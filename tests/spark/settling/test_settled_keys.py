@@ -6,25 +6,17 @@ import errno
 import os
 import random
 import resource
-import shutil
 import signal
-import tempfile
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from chunk_store import MemoryStore, load, save
-from live_files import handed_over, reads_single_pages
-from queries import opened
-from settled_groups import (
-    ALWAYS,
-    DEFAULT,
-    LIVE,
+from live_files import reads_single_pages
+from settled_files import (
     Live,
     Repeated,
     Sessions,
@@ -33,6 +25,7 @@ from settled_groups import (
     rows_of_batch,
     watermark_of,
 )
+from settling_groups import ALWAYS, DEFAULT, LIVE, Driven, Pair
 
 from timerheap import (
     KeyedProcessFunction,
@@ -42,15 +35,6 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
 )
-from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.saving import Stored
-from timerheap.spark._group.stored.manifest import Manifest
-from timerheap.spark._live.live_file import LiveFile
-from timerheap.spark._query import Query
-from timerheap.spark._worker.key_group_run import run_key_group
-from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.runner import MicroBatch
 
 TTL = StateTtlConfig.new_builder(Time.milliseconds(40)).build()
 BY_EVENTS = (
@@ -121,72 +105,19 @@ class Ops(KeyedProcessFunction):
         return ctx.get_current_key(), f"{what} {more} {held}"
 
 
-class Driven:
-    """A key group, its store and its runner."""
-
-    def __init__(self, query: Query, settling: Any) -> None:
-        self.query, self.settling = query, settling
-        self.runner = opened(query)
-        self.folder = tempfile.mkdtemp()
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-        self.store = MemoryStore()
-        self.group, self.stored = KeyGroup(query.layout, self.new_file()), Stored(Manifest(1))
-        self.most = 0  # keys that had settled
-
-    def batch(self, rows: KeyedRows | None, watermark: int | None, now: int) -> list[dict[str, Any]]:
-        output = ResultBuffer(*self.query.outputs)
-        run_key_group(MicroBatch(self.query, self.runner, now, output), self.group, rows, watermark)
-        self.group.forget_dead_keys()
-        save(self.group, self.stored, self.store)
-        if self.settling is not None:
-            self.group.settling.settle(self.settling)
-            self.most = max(self.most, self.has_settled)
-        found: list[dict[str, Any]] = output.table().to_pylist()
-        return found
-
-    @property
-    def has_settled(self) -> int:
-        settled = self.group.settling.settled
-        return 0 if settled is None else len(settled)
-
-    @property
-    def file(self) -> LiveFile:
-        return cast(LiveFile, self.group.memory)
-
-    def new_file(self) -> LiveFile:
-        return LiveFile.create(os.path.join(self.folder, os.urandom(8).hex()))
-
-    def hand_over(self) -> None:
-        self.group, self.stored = handed_over(self.group, self.store)
-
-    def load(self) -> None:
-        self.group = KeyGroup(self.query.layout, self.new_file())
-        self.stored = load(self.store, self.group)
-
-    def manifest(self) -> Manifest:
-        manifest = self.store.read_manifest()
-        manifest.token = b""
-        return manifest
-
-
 def compare(seed: int, settling: Any, batches: int = 30) -> tuple[int, Driven]:
     """Compare a plain group with one whose keys settle, or that is loaded before each micro-batch."""
     draw = random.Random(seed)
     function, order = (Ops, Ops, Sessions)[seed % 3], ("arrival", "event_time")[seed % 2]
-    plain, other = Driven(query(function(), order), None), Driven(query(function(), order), settling)
+    both = Pair((query(function(), order), query(function(), order)), settling)
+    plain, other = both.plain, both.other
     keys, watermark, displaced = draw.choice([5, 80, 400]), 0, draw.random() < 0.2
     for number in range(batches):
         n = draw.choice([0, 1, 5, 60, 300]) if number else 600
         rows = rows_of(draw, n, watermark + draw.randrange(20), keys, displaced) if n else None
         advances = draw.random() < 0.7
         watermark += draw.choice([1, 20, 100]) * advances
-        found = [each.batch(rows, watermark if advances else None, 40 * number) for each in (plain, other)]
-        assert repr(found[0]) == repr(found[1]), (seed, number)  # NaN
-        assert plain.store.chunks == other.store.chunks, (seed, number)
-        assert plain.manifest() == other.manifest(), (seed, number)
-        for event_time in (True, False):
-            assert plain.group.next_due(event_time) == other.group.next_due(event_time)
-        assert plain.group.standing() == other.group.standing()
+        both.batch((seed, number), rows, watermark if advances else None, 40 * number)
         if draw.random() < 0.3:
             other.hand_over()
         if settling is None or draw.random() < 0.05:
@@ -420,13 +351,3 @@ def test_a_key_with_a_waiting_row_stays_in_memory() -> None:
     driven.batch(None, 2000, 1)
     driven.batch(None, 2001, 2)
     assert not driven.has_settled, "all have fired"
-
-
-def test_a_key_with_a_list_stays_in_memory() -> None:
-    driven = Driven(query(Ops(), "arrival"), ALWAYS)
-    driven.batch(rows_of(random.Random(1), 300, 10, 60, False), 5, 0)
-    driven.batch(None, 6, 1)
-    with_list = driven.group.states["log"].ids()
-    assert len(with_list) > 1
-    assert driven.group.keys.table.find(with_list).all()
-    assert driven.has_settled > 3

@@ -12,7 +12,7 @@ import pytest
 from chunk_store import GroupStore
 from letters import Mailbox
 from queries import opened
-from settled_groups import LIVE, ROWS, Sessions, query
+from settled_files import LIVE, ROWS, Sessions, query
 
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._live.live_cache import Owner

@@ -84,6 +84,7 @@ class FirstTimes:
     """The time of the first row by key id; see `timerheap.spark._group.layout.OwnPart`."""
 
     kind = FIRST_TIMES
+    settling = None
     id_column = 0
     schema = pa.schema([("id", pa.int64()), ("time", pa.int64())])
 

@@ -193,7 +193,7 @@ class RevisedJoinRunner(AsofJoinRunner):
         self.fired_timers += len(ids)
         if watermark == MAX_WATERMARK:
             for state in (self._lefts, self._rights):
-                state.clear_many(state.ids())
+                state.clear_many(np.sort(state.ids()))
             return
         if not len(ids):
             return

@@ -269,7 +269,7 @@ class AsofJoinRunner(Runner):
         ids = self._group.event_timers.pop_due(watermark).key_hashes
         self.fired_timers += len(ids)
         if watermark == MAX_WATERMARK:
-            ids = self._versions.ids()
+            ids = np.sort(self._versions.ids())  # their own order depends on how they came into the table
         if len(ids):
             if self._tag is not None:
                 stored = self._versions.get_many(ids)

@@ -228,7 +228,7 @@ class BatchRunner(FunctionRunner):
         # `numbers` are those of the keys among the staged timers.
         # Raises RuntimeError if the function goes on registering timers in their place without an advance, or
         # after the end of the input, where there is no time to advance to.
-        pending = len(timers.heap)
+        pending = len(timers)
         self.fired_timers += len(due)
         if self._failed is None:
             self._fire_at_once(due, domain)
@@ -244,7 +244,7 @@ class BatchRunner(FunctionRunner):
                 self._fire_at_once(TimerBatch(*(column[piece] for column in columns)), domain)
 
             self._call_in_pieces(due.key_hashes, numbers, call, letter)
-        registered, ended = len(timers.heap) - pending, self._context.ended
+        registered, ended = len(timers) - pending, self._context.ended
         if registered <= 0:
             return
         if advances and not ended:

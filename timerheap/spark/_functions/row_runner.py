@@ -127,7 +127,7 @@ class RowRunner(FunctionRunner):
         self._looked_up = False
         self._clock.begin(group, now)
         self._state_tables: list[UserState] = self._states.bind(group)
-        if now is None and len(group.processing_timers.heap):
+        if now is None and len(group.processing_timers):
             no_processing_time()
         self._context.names = group.timer_names
         self._event_timers, processing_timers = (

@@ -17,8 +17,9 @@ from timerheap._values import KeyCodec
 from timerheap.errors import ArgumentTypeError, ArgumentValueError, DamagedCheckpointError
 from timerheap.spark._arrow import wide, wide_rows, widen, widen_column
 from timerheap.spark._memory.blocks import PROCESS, Memory
-from timerheap.spark._memory.segment_chains import Edits, SegmentChains
+from timerheap.spark._memory.segment_chains import Edits, SegmentChains, without_empty
 from timerheap.spark._python_rows import python_values
+from timerheap.spark._settling.settled import SettledPart
 
 L = TypeVar("L")
 
@@ -50,6 +51,8 @@ class ChainedState:
         rows = self._row_type(type_)
         self.schema = pa.schema([("key_hash", pa.int64()), ("replaces", pa.bool_()), (self.shape, rows)])
         self._chains = SegmentChains(rows, self._compact, memory, chains)
+        self.record_type = self._chains.type
+        self.settled: SettledPart | None = None  # the contents that are not in the chains
         self._journal: list[Edits] = []
 
     @classmethod
@@ -81,7 +84,12 @@ class ChainedState:
     def get_many(self, ids: np.ndarray) -> pa.Array:
         """Return the contents of many keys, empty for a key without any: shape (n,), with 64-bit offsets."""
         self._settle()
-        return self._whole(self._compact(self._chains.get(ids), np.ones(len(ids), bool)))
+        if self.settled is not None:
+            self.settled.bring(ids)
+        return self._whole(self._rows(ids))
+
+    def _rows(self, ids: np.ndarray) -> pa.Array:
+        return self._compact(self._chains.get(ids), np.ones(len(ids), bool))
 
     def clear_many(self, ids: np.ndarray) -> None:
         """Remove the contents of many keys, whose ids may be repeated: int64, shape (n,)."""
@@ -120,6 +128,23 @@ class ChainedState:
         self._settle()
         return self._losses
 
+    # The methods of `timerheap.spark._settling.settling_parts.SettlingContents`:
+
+    def entries(self, ids: np.ndarray) -> np.ndarray:
+        return self._chains.lengths(ids)
+
+    def in_table(self, ids: np.ndarray) -> pa.Array:
+        return without_empty(self._rows(ids))
+
+    def take_out(self, ids: np.ndarray) -> None:
+        self._chains.remove(ids)
+
+    def put_back(self, ids: np.ndarray, contents: pa.Array) -> None:
+        self._chains.apply(Edits.whole(ids, contents))
+
+    def hot_bytes(self) -> float:
+        return self._chains.used_bytes()
+
     # The methods of `timerheap.spark._group.stored.parts.CheckpointedPart`.
 
     def changes(self) -> pa.RecordBatch | None:
@@ -132,8 +157,8 @@ class ChainedState:
 
     def snapshot(self) -> pa.RecordBatch:
         ids = np.sort(self.ids())
-        whole = np.ones(len(ids), bool)
-        return batch_of(Edits(ids, whole, self._compact(self._chains.get(ids), whole)), self.schema)
+        more = None if self.settled is None else self.settled.items()
+        return batch_of(Edits.whole(ids, self._rows(ids), more), self.schema)
 
     def replay(self, batch: pa.RecordBatch) -> None:
         if wide_rows(batch.schema) != wide_rows(self.schema) or any(c.null_count for c in batch.columns):
@@ -150,7 +175,7 @@ class ChainedState:
         return batch_of(edits, self.schema)
 
     def __len__(self) -> int:
-        return len(self.ids())
+        return len(self.ids()) + (0 if self.settled is None else len(self.settled))
 
 
 class GrowingState(ChainedState, ABC, Generic[L]):

@@ -14,7 +14,6 @@ from timerheap.spark._group.evolution import evolved_state, has_time_to_live
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.layout import GroupLayout
 from timerheap.spark._group.row_buffer import RowBuffer
-from timerheap.spark._group.settling import SettlingKeys
 from timerheap.spark._group.state_names import BROADCAST_STATE, name_taken, state_name
 from timerheap.spark._group.stored.kinds import (
     EVENT_EXPIRIES,
@@ -36,6 +35,7 @@ from timerheap.spark._group.user_states import (
     restored_state,
 )
 from timerheap.spark._memory.blocks import PROCESS, Memory
+from timerheap.spark._settling.settling_keys import SettlingKeys
 from timerheap.timer import MIN_WATERMARK
 
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
@@ -199,6 +199,10 @@ class KeyGroup:
         self.states[name] = table
         return table
 
+    def keyed_states(self) -> dict[str, UserState]:
+        """Return the states that are not broadcast, by name."""
+        return {name: state for name, state in self.states.items() if not name.startswith(BROADCAST_STATE)}
+
     def state(self, name: str, shape: str, type_: pa.DataType, *, broadcast: bool = False) -> UserState:
         """Return the table of a state; raise an error if its shape is another, or its type cannot change."""
         name = state_name(self.layout, name, broadcast)
@@ -235,8 +239,7 @@ class KeyGroup:
         return frozenset(
             f"state {name!r} is in the checkpoint, and the function has not asked for it; if it was renamed "
             f"or removed, pass state_changes={{{name!r}: None}}: until then it stays there with its keys"
-            for name in self.states.keys() - self._asked_for
-            if not name.startswith(BROADCAST_STATE)
+            for name in self.keyed_states().keys() - self._asked_for
         )
 
     def forget_dead_keys(self, always: bool = False) -> None:
@@ -252,9 +255,7 @@ class KeyGroup:
         named = [heap.namespaces for heap in heaps]
         self.timer_names.retain(named if settled is None else [*named, settled.namespaces()])
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
-        holders += [
-            table.ids() for name, table in self.states.items() if not name.startswith(BROADCAST_STATE)
-        ]
+        holders += [state.ids() for state in self.keyed_states().values()]
         holders += [timers.heap.key_hashes for timers in self._expiries.values()]
         holders += [own.ids() for own in self.own]
         self.keys.retain(holders)

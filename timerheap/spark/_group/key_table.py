@@ -17,7 +17,7 @@ from timerheap.spark._arrow import narrow, view_of, wide_rows
 from timerheap.spark._group.stored.kinds import KEYS
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.id_table import IdTable, last_rows
-from timerheap.spark._memory.settled import SettledPart
+from timerheap.spark._settling.settled import SettledPart
 
 NAME = b"name"
 """The metadata of a key column that has its name in the user's rows."""

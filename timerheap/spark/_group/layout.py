@@ -12,10 +12,15 @@ import pyarrow as pa
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._group.stored.parts import CheckpointedPart
 from timerheap.spark._memory.blocks import Memory
+from timerheap.spark._settling.settling_parts import OwnSettling
 
 
 class OwnPart(CheckpointedPart, Protocol):
     """What the key groups of a query have besides keys, timers, rows and states; it has timers of its own."""
+
+    @property
+    def settling(self) -> OwnSettling | None:
+        """What leaves memory when keys settle; None if nothing can, so that no key of the group settles."""
 
     def head(self) -> Sequence[Any]:
         """Return the JSON values from which another process continues."""

@@ -30,8 +30,9 @@ from timerheap.spark._arrow import wide, wide_rows, widen_column
 from timerheap.spark._group.growing_state import batch_of, edits_of, lists_of
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.id_table import distinct_ids
-from timerheap.spark._memory.segment_chains import Edits
+from timerheap.spark._memory.segment_chains import Edits, without_empty
 from timerheap.spark._memory.value_codes import Direction, ValueCodes, has_codes
+from timerheap.spark._settling.settled import SettledPart
 
 _ORDER, _NOTE = b"order", b"note"  # in the metadata of a type's entries
 _PICKS = {"rows": PICK_ROWS, "ties": PICK_TIES, "leads": PICK_LEADS}
@@ -107,7 +108,11 @@ class MultisetTable:
         order = order_of(type_)
         self._codes = ValueCodes(value, order) if order else self._natural
         format_ = self._codes.format
-        self._tree = CodeTree._attach(format_, memory, head) if head else CodeTree(format_, memory)
+        self._taken: int
+        self._taken, tree = head or (0, None)  # losses of the tree that are none: those that have settled
+        self._tree = CodeTree(format_, memory) if tree is None else CodeTree._attach(format_, memory, tree)
+        self.record_type = self._wide
+        self.settled: SettledPart | None = None  # the contents that are not in the tree
         self._journal: list[Edits] = []
 
     @classmethod
@@ -121,11 +126,11 @@ class MultisetTable:
             raise DamagedCheckpointError(f"a chunk of state {name!r} has the columns {schema}")
         return cls(kind, name, type_, memory)
 
-    def head(self) -> list[int]:
-        return self._tree._head()
+    def head(self) -> list[Any]:
+        return [self._taken, self._tree._head()]
 
     def __len__(self) -> int:
-        return len(self._tree)
+        return len(self._tree) + (0 if self.settled is None else self.settled.entries())
 
     def ids(self) -> np.ndarray:
         """Return the ids of the keys that have entries, ascending: int64; O(entries)."""
@@ -135,7 +140,27 @@ class MultisetTable:
         """Do nothing: no contents are loaded one by one."""
 
     def count_losses(self) -> int:
-        return self._tree.losses
+        return self._tree.losses - self._taken
+
+    # The methods of `timerheap.spark._settling.settling_parts.SettlingContents`:
+
+    def entries(self, ids: np.ndarray) -> np.ndarray:
+        count: np.ndarray = self._tree.totals(ids)[1]
+        return count
+
+    def in_table(self, ids: np.ndarray) -> pa.Array:
+        return without_empty(self.get_many(ids))
+
+    def take_out(self, ids: np.ndarray) -> None:
+        before = self._tree.losses
+        self._tree.add(*self._picked(ids, PICK_ALL))
+        self._taken += self._tree.losses - before
+
+    def put_back(self, ids: np.ndarray, contents: pa.Array) -> None:
+        self._put(ids, contents)
+
+    def hot_bytes(self) -> float:
+        return self._tree.used_nbytes
 
     # Reads.
 
@@ -228,7 +253,8 @@ class MultisetTable:
 
     def snapshot(self) -> pa.RecordBatch:
         ids = self.ids()
-        edits = Edits(ids, np.ones(len(ids), bool), self.get_many(ids))
+        more = None if self.settled is None else self.settled.items()
+        edits = Edits.whole(ids, self.get_many(ids), more)
         return batch_of(edits if self._codes is self._natural else self._sorted(edits), self.schema)
 
     def replay(self, batch: pa.RecordBatch) -> None:
@@ -244,15 +270,16 @@ class MultisetTable:
             edits = edits.composed(self._compact)
             if len(self._tree):
                 self._tree.add(*self._picked(edits.ids[edits.replaces], PICK_ALL))
-            entries = edits.rows.flatten()
-            ids = np.repeat(edits.ids, np.asarray(edits.rows.value_lengths()))
-            self._tree.add(
-                ids, self._codes.encoded(entries.field("value")), entries.field("weight").to_numpy()
-            )
+            self._put(edits.ids, edits.rows)
         except ArgumentRangeError as e:
             raise DamagedCheckpointError(
                 f"a chunk of state {self.name!r} has weights that are too large"
             ) from e
+
+    def _put(self, ids: np.ndarray, rows: pa.Array) -> None:
+        entries, owners = rows.flatten(), np.repeat(ids, np.asarray(rows.value_lengths()))
+        codes = self._codes.encoded(entries.field("value"))
+        self._tree.add(owners, codes, entries.field("weight").to_numpy())
 
     def reserve(self, times: float) -> None:
         """Do nothing: the tree grows by itself."""

@@ -17,7 +17,7 @@ from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._group.stored.kinds import TIMER_NAMES
 from timerheap.spark._group.value_state import StateTable
 from timerheap.spark._memory.blocks import PROCESS, Memory
-from timerheap.spark._memory.settled import SettledTimers
+from timerheap.spark._settling.settled import SettledTimers
 from timerheap.timer import TimerBatch
 
 PUSH, REMOVE, POP_DUE = 0, 1, 2  # of the last only the timestamp counts, which is the watermark

@@ -14,8 +14,8 @@ from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._arrow import wide_rows
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.id_table import IdTable, distinct_ids, last_rows
-from timerheap.spark._memory.settled import SettledPart
 from timerheap.spark._python_rows import python_values
+from timerheap.spark._settling.settled import SettledPart
 
 _CELL_CLASSES: dict[pa.DataType, type] = {
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
@@ -43,6 +43,7 @@ class StateTable:
         self.schema = pa.schema([pa.field("key_hash", pa.int64()), pa.field(self.shape, type_)])
         self._losses, table = head or (0, ())
         self._table = IdTable(type_, memory, table)
+        self.record_type = self._table.type
         self.settled: SettledPart | None = None  # the values that are not in the table
         self._at_hand: list[np.ndarray] = []
         self._loaded: dict[int, Any] = {}
@@ -109,22 +110,22 @@ class StateTable:
         self._losses += values.null_count
         self._put(ids, values)
 
+    # The methods of `timerheap.spark._settling.settling_parts.SettlingContents`:
+
+    def entries(self, ids: np.ndarray) -> np.ndarray:
+        return np.zeros(len(ids), np.int64)  # nobody knows how long a value is before it is copied
+
     def in_table(self, ids: np.ndarray) -> pa.Array:
-        """Return the values of keys that are in the table, null for others."""
         return self._table.get(ids)
 
-    def put_back(self, ids: np.ndarray, values: pa.Array) -> None:
-        """Put values into the table that are saved."""
-        if len(ids):
-            self._table.put(ids, values)
-
     def take_out(self, ids: np.ndarray) -> None:
-        """Remove values from the table, which stay in the checkpoint."""
         self._table.remove(ids)
 
-    def hot_bytes(self, each: int) -> float:
-        """Return about how many bytes the table takes, with so many for `each` value beside it; O(1)."""
-        return (each + self._table.value_bytes()) * len(self._table)
+    def put_back(self, ids: np.ndarray, contents: pa.Array) -> None:
+        self._table.put(ids, contents)
+
+    def hot_bytes(self) -> float:
+        return self._table.used_bytes()
 
     def ids(self) -> np.ndarray:
         self._settle()

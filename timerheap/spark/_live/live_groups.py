@@ -12,7 +12,6 @@ from timerheap._native._core import xxh64
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.layout import GroupLayout
 from timerheap.spark._group.saving import Stored, loaded_group
-from timerheap.spark._group.settling import SettledLost
 from timerheap.spark._group.state_names import expect_stored
 from timerheap.spark._group.stored.chunk_store import ChunkStore
 from timerheap.spark._group.stored.manifest import Manifest
@@ -21,6 +20,7 @@ from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.live_store import LiveStore
 from timerheap.spark._live.memory_limit import settling_of
 from timerheap.spark._memory.blocks import PROCESS, Memory
+from timerheap.spark._settling.settling_keys import SettledLost
 
 _cache = Cache()
 _TURNS = 4  # micro-batches, in one of which it is the turn of a group to let keys settle

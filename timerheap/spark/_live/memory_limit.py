@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from timerheap.spark._group.settling import SETTLING, Settling
+from timerheap.spark._settling.settling_keys import SETTLING, Settling
 
 _ROOT, _SELF = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _SHARE = 8  # of one part in so many of the room, keys are in memory that could settle

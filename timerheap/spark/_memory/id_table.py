@@ -15,6 +15,8 @@ from timerheap.spark._arrow import view_of
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.slab import Slab
 
+_ID = 40  # bytes that an id takes in memory
+
 
 def distinct_ids(ids: np.ndarray) -> np.ndarray:
     """Return ids, int64, without repetitions, in their order."""
@@ -96,9 +98,9 @@ class IdTable:
         places, found = self._index.find_many(ids)
         return self._slab.take(places, None if np.count_nonzero(found) == len(found) else found)
 
-    def value_bytes(self) -> float:
-        """Return how many bytes a value takes on average; O(1)."""
-        return self._slab.nbytes() / max(1, len(self._slab))
+    def used_bytes(self) -> float:
+        """Return about how many bytes the values take that are there, with their ids; O(1)."""
+        return (_ID + self._slab.nbytes() / max(1, len(self._slab))) * len(self)
 
     def reserve(self, times: float) -> None:
         self._index.reserve(ceil(times * len(self._index)))

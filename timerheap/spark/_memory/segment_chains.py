@@ -42,6 +42,15 @@ class Edits:
             pa.concat_arrays([e.rows for e in edits]),
         )
 
+    @classmethod
+    def whole(cls, ids: np.ndarray, rows: pa.Array, more: tuple[np.ndarray, pa.Array] | None = None) -> Edits:
+        """Return edits that replace the contents of keys; with those of `more` keys, by id."""
+        if more is not None:
+            ids, rows = np.concatenate([ids, more[0]]), pa.concat_arrays([rows, more[1]])
+            order = np.argsort(ids)
+            ids, rows = ids[order], rows.take(pa.array(order))
+        return cls(ids, np.ones(len(ids), bool), rows)
+
     def take(self, rows: np.ndarray) -> Edits:
         """Return the edits at these positions, or where a mask is True."""
         at = np.flatnonzero(rows) if rows.dtype == bool else rows
@@ -105,6 +114,16 @@ class SegmentChains:
         chains, bounds = self._chains_of(ids)
         return _regrouped(self._segments.get(np.asarray(chains.field("segment"))), bounds)
 
+    def used_bytes(self) -> float:
+        """Return about how many bytes the contents take; O(1)."""
+        return self._chains.used_bytes() + self._segments.used_bytes()
+
+    def remove(self, ids: np.ndarray) -> None:
+        """Remove the contents of keys; those that have none are ignored."""
+        links, _ = self._chains_of(ids)
+        self._segments.remove(np.asarray(links.field("segment")))
+        self._chains.remove(ids)
+
     def reserve(self, times: float) -> None:
         self._chains.reserve(times)
         self._segments.reserve(times)
@@ -155,6 +174,12 @@ class SegmentChains:
         emptied = known & (sizes == 0)
         self._chains.remove(ids[emptied])
         return int(np.count_nonzero(emptied))
+
+
+def without_empty(rows: pa.Array) -> pa.Array:
+    """Return lists, of which those without entries become null."""
+    empty = np.asarray(rows.value_lengths()) == 0
+    return rows.take(pa.array(np.arange(len(rows)), mask=empty)) if empty.any() else rows
 
 
 def joined(rows: pa.Array, starts: np.ndarray) -> pa.Array:

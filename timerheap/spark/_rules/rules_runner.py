@@ -120,6 +120,7 @@ class RulesRunner(Runner):
                     f"{sorted(self._runners)}; keep it among the rules, or drop what the checkpoint has of "
                     f"it with state_changes={{{rule!r}: None}}"
                 )
+            group.settling.bring_all()
             timers_of(group).forget(rule)
         if len(group.event_timers) or len(group.processing_timers):
             raise CheckpointMismatchError(

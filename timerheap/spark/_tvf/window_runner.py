@@ -16,6 +16,7 @@ from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._query import Query
+from timerheap.spark._tvf.sessions_part import SessionsPart
 from timerheap.spark._tvf.sliced_rows import WindowSpec
 from timerheap.spark._tvf.windows_part import WindowsPart
 from timerheap.spark._worker.keyed_work import KeyedWork
@@ -24,6 +25,7 @@ from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import Runner
 from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf.aggregates import Partials
+from timerheap.tvf.slices import SessionUnsliceAssigner
 from timerheap.tvf.window_aggregate import GlobalWindowAggregate, LateRows, WindowResults, late_slices
 
 _WINDOWS_AT_ONCE = 4096  # of a key; more would only take memory
@@ -49,7 +51,8 @@ class WindowWork(KeyedWork):
         return self.spec.name
 
     def part(self, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> WindowsPart:
-        return WindowsPart(self.spec, memory, head)
+        settles = self.emit_every is None and isinstance(self.spec.assigner, SessionUnsliceAssigner)
+        return (SessionsPart if settles else WindowsPart)(self.spec, memory, head)
 
 
 class WindowRunner(Runner):

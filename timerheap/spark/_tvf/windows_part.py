@@ -13,6 +13,7 @@ from timerheap.errors import ArgumentValueError, CheckpointMismatchError
 from timerheap.spark._arrow import widen
 from timerheap.spark._columns import KEY_HASH, SESSION_START, SLICE_END
 from timerheap.spark._memory.blocks import PROCESS, Block, Memory
+from timerheap.spark._settling.settling_parts import OwnSettling
 from timerheap.spark._stored_windows import WINDOWS, latest_versions, with_version
 from timerheap.spark._tvf.sliced_rows import PartialColumns, WindowSpec
 from timerheap.timer import MIN_WATERMARK
@@ -116,6 +117,11 @@ class WindowsPart:
             self.replay(batch)
         self._restore(watermark, TimerHeap._attach(memory, timers))
 
+    @property
+    def settling(self) -> OwnSettling | None:
+        # A slice is saved with all of its keys; early results and corrections need the windows of all.
+        return None
+
     def head(self) -> list[Any]:
         return [self._losses, self.windows.watermark, self._log.head(), self.windows.timers._head()]
 
@@ -123,7 +129,7 @@ class WindowsPart:
         """Restore the windows at the stored watermark, after all chunks have been replayed."""
         self._restore(watermark)
         self._expect_bounds()
-        self._log.replace(self.snapshot)
+        self._log.replace(self._in_memory)
 
     def _restore(self, watermark: int, timers: TimerHeap | None = None) -> None:
         """Restore the windows from the rows that were replayed, with timers that were attached, if any."""
@@ -177,12 +183,19 @@ class WindowsPart:
         groups = np.append(np.unique(groups), gone)
         if not len(groups):
             return None
-        changes = self._batch(changed, groups)
-        self._log.append(changes, self.windows.snapshot().nbytes, self.snapshot)
+        changes = self.batch(changed, groups)
+        self.log(changes)
         return changes
 
+    def log(self, changes: pa.RecordBatch) -> None:
+        """Have other processes know of changes of what is in memory."""
+        self._log.append(changes, self.windows.snapshot().nbytes, self._in_memory)
+
+    def _in_memory(self) -> pa.RecordBatch:
+        return self.batch(self.windows.snapshot(), np.empty(0, np.int64))
+
     def snapshot(self) -> pa.RecordBatch:
-        return self._batch(self.windows.snapshot(), np.empty(0, np.int64))
+        return self._in_memory()
 
     def replay(self, batch: pa.RecordBatch) -> None:
         if batch.schema != self.schema:
@@ -201,7 +214,8 @@ class WindowsPart:
     def __len__(self) -> int:
         return len(self.windows)
 
-    def _batch(self, partials: Partials, deleted: np.ndarray) -> pa.RecordBatch:
+    def batch(self, partials: Partials, deleted: np.ndarray) -> pa.RecordBatch:
+        """Return accumulators as rows of chunks, after those that delete groups."""
         columns = self.columns.to_arrow(partials)
         deletions = [pa.nulls(len(deleted), field.type) for field in self.schema]
         deletions[self.schema.get_field_index(self._group)] = pa.array(deleted)

@@ -17,11 +17,11 @@ from timerheap.spark._exchange.placement import label_of
 from timerheap.spark._exchange.unpacker import by_key_group, unpack
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.saving import Stored
-from timerheap.spark._group.settling import SettledLost
 from timerheap.spark._group.split import restore
 from timerheap.spark._group.stored.manifest import Manifest
 from timerheap.spark._group.stored_watermark import read_watermark
 from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._settling.settling_keys import SettledLost
 from timerheap.spark._worker.dropped_rows import DroppedRows
 from timerheap.spark._worker.key_group_run import run_key_group
 from timerheap.spark._worker.now import processing_time, wall_clock

@@ -7,32 +7,35 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
 from timerheap._native._core import IdIndex
-from timerheap.spark._group.key_table import KeyTable
-from timerheap.spark._group.layout import OwnPart
-from timerheap.spark._group.row_buffer import RowBuffer
-from timerheap.spark._group.state_names import BROADCAST_STATE
-from timerheap.spark._group.timers import JournalledTimers
-from timerheap.spark._group.user_states import UserState
-from timerheap.spark._group.value_state import StateTable
-from timerheap.spark._memory.blocks import Block, Memory
-from timerheap.spark._memory.settled import (
+from timerheap.spark._memory.blocks import Block
+from timerheap.spark._memory.value_codes import has_codes
+from timerheap.spark._settling.bit_codes import has_bit_codes
+from timerheap.spark._settling.records import EXPIRIES, Records, Timers, WholeKeys
+from timerheap.spark._settling.settled import (
+    LONGEST,
     FileMemory,
-    Records,
     Settled,
     SettledPart,
     SettledTimers,
-    Timers,
-    WholeKeys,
 )
-from timerheap.spark._memory.value_codes import has_codes
+from timerheap.spark._settling.settling_parts import (
+    SettlingContents,
+    SettlingKind,
+    SettlingParts,
+    SettlingTimers,
+)
+from timerheap.timer import MAX_WATERMARK
 
-_SLOTS = 4  # the most timers of one time domain in a record
-_KEY, _TIMER, _VALUE = 42, 27, 40  # bytes that each takes in memory, beside the bytes of keys and of values
+_OWN = "\0own part "  # begins no name of a state
+_SLOTS = 4  # the most timers of one kind in a record
+_ENTRIES = LONGEST // 4  # of a state: more would hardly fit in a record, so they are not even copied
+_COPIED = 64 << 20  # bytes of keys that settle together
+_TIMER = 27  # bytes that each takes in memory
 _SHORTEST, _LONGEST = 16, 1024  # micro-batches without settling
 
 
@@ -62,27 +65,10 @@ class SettledLost(Exception):
     """What has settled cannot be read; the group is in the checkpoint as it was."""
 
 
-class Parts(Protocol):
-    """What a key group has, as far as its keys may settle."""
-
-    keys: KeyTable
-    event_timers: JournalledTimers
-    processing_timers: JournalledTimers
-    rows: RowBuffer
-    states: dict[str, UserState]
-    memory: Memory
-    watermark: int
-
-    @property
-    def own(self) -> Sequence[OwnPart]: ...
-
-    def known_expiries(self) -> list[JournalledTimers | None]: ...
-
-
 class SettlingKeys:
     """Lets keys of one group settle, and brings them back."""
 
-    def __init__(self, group: Parts, head: Sequence[Any] = ()) -> None:
+    def __init__(self, group: SettlingParts, head: Sequence[Any] = ()) -> None:
         self._group = weakref.ref(group)
         self._seen = IdIndex()  # ids of this micro-batch, which have not settled
         self.came = 0  # keys that have come back in it
@@ -108,19 +94,21 @@ class SettlingKeys:
         """Tell the parts of the group what has settled of each."""
         group, self.settled = self._here(), settled
         group.keys.settled = None if settled is None else SettledPart(settled, self.bring)
-        for domain, timers in enumerate(_domains(group)):
-            if timers is not None:
-                timers.settled = None if settled is None else SettledTimers(settled, domain)
-        for state in group.states.values():
-            if isinstance(state, StateTable):
-                state.settled = None
-        for number, name in enumerate([] if settled is None else settled.records.states):
-            state = group.states[name]
-            assert settled is not None
-            assert isinstance(state, StateTable)
-            state.settled = SettledPart(settled, self.bring, number)
+        kinds, states = _all_kinds(group), _all_contents(group)
+        for kind in kinds.values():
+            if kind.timers is not None:
+                kind.timers.settled = None
+        for state in states.values():
+            state.settled = None
+        if settled is None:
+            return
+        for number, name in enumerate(settled.records.slots):
+            if (timers := kinds[name].timers) is not None:
+                timers.settled = SettledTimers(settled, number)
+        for number, name in enumerate(settled.records.states):
+            states[name].settled = SettledPart(settled, self.bring, number)
 
-    def _here(self) -> Parts:
+    def _here(self) -> SettlingParts:
         group = self._group()
         assert group is not None
         return group
@@ -132,6 +120,8 @@ class SettlingKeys:
         if self.settled is None:
             return
         try:
+            if watermark == MAX_WATERMARK:  # on the end of time, functions look at all keys
+                self.bring_all()
             self.bring_due(True, watermark)
             if now is not None:
                 self.bring_due(False, now)
@@ -153,8 +143,10 @@ class SettlingKeys:
     def bring_due(self, event_time: bool, time: int) -> None:
         """Bring back the keys whose timers or expiries of a time domain are due."""
         if self.settled is not None:
-            for domain in (0, 3) if event_time else (1, 2):
-                self._put(self.settled.take_due(domain, time))
+            kinds = _all_kinds(self._here())
+            for number, name in enumerate(self.settled.records.slots):
+                if kinds[name].event_time == event_time:
+                    self._put(self.settled.take_due(number, time))
 
     def bring_all(self) -> None:
         """Bring back all keys."""
@@ -171,10 +163,14 @@ class SettlingKeys:
         self._seen.put_many(ids, 0)
         self.came += len(ids)
         group.keys.table.put(ids, whole.keys)
+        states = _all_contents(group)
         for name, values in zip(self.settled.records.states, whole.values, strict=True):
             held = values.is_valid()
-            _value_table(group, name).put_back(ids[held.to_numpy(zero_copy_only=False)], values.filter(held))
-        for timers, columns in zip(_domains(group), whole.timers, strict=True):
+            if held.true_count:
+                states[name].put_back(ids[held.to_numpy(zero_copy_only=False)], values.filter(held))
+        kinds = _all_kinds(group)
+        for name, columns in zip(self.settled.records.slots, whole.timers, strict=True):
+            timers = kinds[name].timers
             if timers is not None and len(columns[0]):
                 timers.heap.push_many(*columns)
 
@@ -198,7 +194,9 @@ class SettlingKeys:
     def _settle(self, settling: Settling, seen: IdIndex, came: int) -> int:
         group = self._here()
         memory = cast(FileMemory, group.memory)
-        if memory.failure is not None or self._rests(settling, came) or _hot_bytes(group) <= settling.above:
+        if memory.failure is not None or group.watermark == MAX_WATERMARK or self._rests(settling, came):
+            return 0
+        if _hot_bytes(group) <= settling.above:
             return 0
         wanted = self._wanted()
         if wanted is None:
@@ -218,11 +216,12 @@ class SettlingKeys:
             low, high = self.settled.bounds(at)
             mine = hot[np.searchsorted(hot, low) : np.searchsorted(hot, high, side="right")]
             mine = mine[~seen.find_many(mine)[1]]
-            parts = -(-len(mine) // settling.records) or 1  # one at a time, since each is a copy of its keys
+            parts = -(-len(mine) // settling.records) or 1
             if parts > 1 and not self.settled.live(at):
                 self.settled.split(at, mine[len(mine) * np.arange(1, parts) // parts])
                 continue
-            mine = mine[::parts]
+            copied = len(mine) * _hot_bytes(group) // len(hot)
+            mine = mine[:: max(parts, -(-copied // _COPIED))]  # the others later, since each is copied
             done += self._settled_in(at, self._fitting(mine, self.settled), settling)
             lows = self.settled.lows
             tried = np.concatenate([tried, lows[(lows >= low) & (lows <= high)]])
@@ -245,15 +244,18 @@ class SettlingKeys:
     def _wanted(self) -> Records | None:
         """Return the records that keys of the group would have, None if they cannot settle."""
         group = self._here()
-        if group.own or not has_codes(group.keys.type):
+        if any(part.settling is None for part in group.own) or not has_codes(group.keys.type):
             return None
-        types = {name: state.type for name, state in group.states.items() if _can_settle(name, state)}
+        types = {name: state.record_type for name, state in _all_contents(group).items()}
+        if not all(map(has_bit_codes, types.values())):
+            return None
         n = max(1, len(group.keys))
-        before = [0] * 4 if self.settled is None else self.settled.records.slots
-        slots = []
-        for timers, least in zip(_domains(group), before, strict=True):
-            per_key = 0.0 if timers is None else len(timers) / n
-            slots.append(max(least, min(_SLOTS, int(np.ceil(per_key / 1.25)))))
+        before = {} if self.settled is None else self.settled.records.slots
+        slots: dict[str, int | None] = {}
+        for name, kind in _all_kinds(group).items():
+            per_key = 0.0 if kind.timers is None else len(kind.timers) / n
+            least = max(before.get(name) or 0, min(_SLOTS, int(np.ceil(per_key / 1.25))))
+            slots[name] = None if kind.of_contents else least
         return Records(group.keys.type, types, slots)
 
     def _settled_in(self, at: int, whole: WholeKeys, settling: Settling) -> int:
@@ -269,37 +271,42 @@ class SettlingKeys:
             whole = whole.where(np.isin(whole.ids, ids))
         group = self._here()
         group.keys.table.remove(ids)
-        for name in self.settled.records.states:
-            _value_table(group, name).take_out(ids)
-        for timers, columns in zip(_domains(group), whole.timers, strict=True):
-            if timers is not None and len(columns[0]):
+        for state in _all_contents(group).values():
+            state.take_out(ids)
+        kinds = _all_kinds(group)
+        for name, columns in zip(self.settled.records.slots, whole.timers, strict=True):
+            timers = kinds[name].timers
+            if timers is not None and not kinds[name].of_contents and len(columns[0]):
                 timers.heap.remove_many(*columns)
         return len(ids)
 
     def _fitting(self, ids: np.ndarray, settled: Settled) -> WholeKeys:
         """Return those of the keys, in the order of ids, that may settle, with all that they have."""
         group = self._here()
-        others = [state for name, state in group.states.items() if name not in settled.records.states]
-        for holder in (group.rows, *others):
-            if len(held := holder.ids()):
-                index = IdIndex()
-                index.put_many(held, 0)
-                ids = ids[~index.find_many(ids)[1]]
+        states = _all_contents(group)
+        if len(waiting := group.rows.ids()):
+            index = IdIndex()
+            index.put_many(waiting, 0)
+            ids = ids[~index.find_many(ids)[1]]
         ids = ids[~group.keys.are_displaced(ids)]
+        for state in states.values():
+            ids = ids[state.entries(ids) <= _ENTRIES]
         holds = np.zeros(len(ids), np.int64)
         fits = np.ones(len(ids), bool)
         timers: list[Timers] = []
-        for domain, (of, slots) in enumerate(zip(_domains(group), settled.records.slots, strict=True)):
-            found = _timers_of_keys(of, ids)
+        kinds = _all_kinds(group)
+        for name, slots in settled.records.slots.items():
+            found = _timers_of_keys(kinds[name].timers, ids)
             at = np.searchsorted(ids, found[1])
             counts = np.bincount(at, minlength=len(ids))
-            fits &= counts <= slots
-            fits[at[settled.numbers(found[2]) < 0]] = False
-            if domain == 0:  # those that are due come back with the next micro-batch
+            if slots is not None:
+                fits &= counts <= slots
+                fits[at[settled.numbers(found[2]) < 0]] = False
+            if kinds[name].event_time:  # those that are due come back with the next micro-batch
                 fits[at[found[0] <= group.watermark]] = False
             holds += counts
             timers.append(found)
-        values = [_value_table(group, name).in_table(ids) for name in settled.records.states]
+        values = [states[name].in_table(ids) for name in settled.records.states]
         for column in values:
             holds += column.is_valid().to_numpy(zero_copy_only=False)
         # A key that nothing holds is forgotten soon, which the checkpoint shows.
@@ -311,24 +318,31 @@ def _lost(error: Exception) -> SettledLost:
     return SettledLost(f"keys that have settled cannot be read: {error}")
 
 
-def _domains(group: Parts) -> list[JournalledTimers | None]:
-    """Return the timers of each time domain: two kinds of timers, then of expiries."""
-    return [group.event_timers, group.processing_timers, *group.known_expiries()]
+def _all_kinds(group: SettlingParts) -> dict[str, SettlingKind]:
+    """Return the kinds of timers by name."""
+    by_clock, by_events = group.known_expiries()
+    kinds = {
+        "event": SettlingKind(True, group.event_timers),
+        "processing": SettlingKind(False, group.processing_timers),
+        f"{EXPIRIES}by processing time": SettlingKind(False, by_clock),
+        f"{EXPIRIES}by event time": SettlingKind(True, by_events),
+    }
+    for number, part in enumerate(group.own):
+        if part.settling is not None:
+            kinds |= {f"own {number}: {name}": kind for name, kind in part.settling.timers.items()}
+    return kinds
 
 
-def _can_settle(name: str, state: UserState) -> bool:
-    """Return whether values of a state may settle; keys that have any in other states do not."""
-    plain = isinstance(state, StateTable) and has_codes(state.type)
-    return plain and not name.startswith(BROADCAST_STATE)
+def _all_contents(group: SettlingParts) -> dict[str, SettlingContents]:
+    """Return what has contents of keys, by name."""
+    found: dict[str, SettlingContents] = {**group.keyed_states()}
+    for number, part in enumerate(group.own):
+        if part.settling is not None:
+            found |= {f"{_OWN}{number}: {name}": part for name, part in part.settling.contents.items()}
+    return found
 
 
-def _value_table(group: Parts, name: str) -> StateTable:
-    state = group.states[name]
-    assert isinstance(state, StateTable)
-    return state
-
-
-def _timers_of_keys(timers: JournalledTimers | None, ids: np.ndarray) -> Timers:
+def _timers_of_keys(timers: SettlingTimers | None, ids: np.ndarray) -> Timers:
     """Return the timers of keys, in the order of ids."""
     none = np.empty(0, np.int64)
     if timers is None or not len(ids):
@@ -344,11 +358,10 @@ def _timers_of_keys(timers: JournalledTimers | None, ids: np.ndarray) -> Timers:
     return timestamps[order], owners[order], namespaces[order]
 
 
-def _hot_bytes(group: Parts) -> int:
+def _hot_bytes(group: SettlingParts) -> int:
     """Return about how many bytes the keys take in memory that have not settled; O(1)."""
-    found = (_KEY + group.keys.table.value_bytes()) * len(group.keys.table)
-    found += _TIMER * sum(len(timers.heap) for timers in _domains(group) if timers is not None)
-    for state in group.states.values():
-        if isinstance(state, StateTable):
-            found += state.hot_bytes(_VALUE)
-    return int(found)
+    found = group.keys.table.used_bytes()
+    found += _TIMER * sum(
+        len(kind.timers.heap) for kind in _all_kinds(group).values() if kind.timers is not None
+    )
+    return int(found + sum(state.hot_bytes() for state in _all_contents(group).values()))

@@ -7,7 +7,6 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from chunk_store import GroupStore
 from letters import Mailbox
 from pyspark.sql.types import StructType
 from queries import opened, query_of
+from settling_groups import ALWAYS, LIVE
 
 from timerheap import BatchProcessFunction, Types, ValueStateDescriptor
 from timerheap._native._core import xxh64
@@ -32,9 +32,6 @@ from timerheap.spark._worker.runner import MicroBatch
 
 ROWS = StructType().add("k", "string").add("at", "long").add("op", "long").add("arg", "long")
 RESULT = StructType().add("k", "string").add("what", "string")
-LIVE: Any = live_groups
-DEFAULT = LIVE.settling_of(1)
-ALWAYS = replace(DEFAULT, above=0, records=8, ranges=1000, least=1, share=0)
 
 
 class Sessions(BatchProcessFunction):

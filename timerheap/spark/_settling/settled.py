@@ -6,19 +6,17 @@ each in runs of its own, which are written anew when more keys settle there. A r
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._core import Codes, Run
-from timerheap.spark._arrow import map_type, wide
+from timerheap._native._core import Run
 from timerheap.spark._memory.blocks import Block, Memory, nbytes_of_bits, rounded_up
-from timerheap.spark._memory.value_codes import ValueCodes
+from timerheap.spark._settling.records import EXPIRIES, Records, Timers, WholeKeys
 
 LONGEST = 4070
 """The most bytes of a record."""
@@ -28,10 +26,6 @@ MOST_NAMESPACES = 250
 
 _PAGE = 4096
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-_BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
-
-Timers = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Timestamps, ids of keys, and namespaces, in the order of the ids."""
 
 
 class FileMemory(Memory, Protocol):
@@ -49,120 +43,11 @@ class FileMemory(Memory, Protocol):
         """See `Memory.allocate`; a block that is not `mapped` is first written through the descriptor."""
 
 
-class WholeKeys(NamedTuple):
-    """Keys with all that they have.
-
-    ids: int64, shape (n,), in ascending order
-    keys: structs of the key columns
-    values: of each state, null for a key without one
-    timers: of each time domain
-    """
-
-    ids: np.ndarray
-    keys: pa.StructArray
-    values: list[pa.Array]
-    timers: list[Timers]
-
-    def where(self, mask: np.ndarray) -> WholeKeys:
-        """Return the keys of a mask, shape (n,)."""
-        rows, kept = pa.array(mask), self.ids[mask]
-        timers = []
-        for columns in self.timers:
-            mine = mask[np.searchsorted(self.ids, columns[1])]
-            timers.append((columns[0][mine], columns[1][mine], columns[2][mine]))
-        return WholeKeys(kept, self.keys.filter(rows), [each.filter(rows) for each in self.values], timers)
-
-
-class Records:
-    """How whole keys become bytes, and back.
-
-    key: the type of the key
-    states: the types of states by name
-    slots: how many timers of each time domain a record has room for
-    """
-
-    def __init__(self, key: pa.StructType, states: dict[str, pa.DataType], slots: Sequence[int]) -> None:
-        self.states, self.slots = states, list(slots)
-        self._key = key
-        columns = [*key, *(pa.field(f"s{number}", type_) for number, type_ in enumerate(states.values()))]
-        for domain, count in enumerate(slots):
-            for slot in range(count):
-                columns += [
-                    pa.field(f"t{domain}.{slot}", pa.int64()),
-                    pa.field(f"n{domain}.{slot}", pa.uint8()),
-                ]
-        self._type = wide(pa.struct(columns))
-        # As codes, each NaN would become the same.
-        self._bits = map_type(self._type, lambda each: _BITS.get(each, each))
-        self._codes = ValueCodes(self._bits)
-
-    def head(self) -> list[Any]:
-        schema = pa.schema(list(self.states.items())).serialize().to_pybytes()
-        return [base64.b64encode(schema).decode(), self.slots]
-
-    @classmethod
-    def of(cls, key: pa.StructType, head: list[Any]) -> Records:
-        """Return the records that `head` describes."""
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(head[0])))
-        return cls(key, dict(zip(schema.names, schema.types, strict=True)), head[1])
-
-    def fits(self, other: Records) -> bool:
-        return (self.states, self.slots) == (other.states, other.slots)
-
-    def encoded(self, whole: WholeKeys) -> tuple[np.ndarray, np.ndarray]:
-        """Return where each record ends, int64, and their bytes; the namespaces are numbers."""
-        n = len(whole.ids)
-        columns = [*whole.keys.flatten(), *whole.values]
-        for count, (timestamps, ids, namespaces) in zip(self.slots, whole.timers, strict=True):
-            at = np.searchsorted(whole.ids, ids)
-            turns = np.arange(len(at)) - np.searchsorted(at, at)
-            for slot in range(count):
-                mine, empty = turns == slot, np.ones(n, bool)
-                empty[at[mine]] = False
-                times, numbers = np.zeros(n, np.int64), np.zeros(n, np.uint8)
-                times[at[mine]], numbers[at[mine]] = timestamps[mine], namespaces[mine]
-                columns += [pa.array(times, mask=empty), pa.array(numbers, mask=empty)]
-        fields = [each.with_type(c.type) for each, c in zip(self._type, columns, strict=True)]
-        rows = pa.StructArray.from_arrays(columns, fields=fields)
-        return self._codes.encoded(_as_type(rows, self._bits)).columns()
-
-    def decoded(self, ids: np.ndarray, ends: np.ndarray, data: np.ndarray) -> WholeKeys:
-        """Return the keys of records; the namespaces are numbers."""
-        codes = Codes(data, np.concatenate([[0], ends]))
-        columns = _as_type(self._codes.decoded(codes), self._type).flatten()
-        keys, count = columns[: self._key.num_fields], self._key.num_fields + len(self.states)
-        fields = [each.with_type(c.type) for each, c in zip(self._key, keys, strict=True)]
-        values, slots = columns[self._key.num_fields : count], iter(columns[count:])
-        timers = [_in_slots([(next(slots), next(slots)) for _ in range(of)], ids) for of in self.slots]
-        return WholeKeys(ids, pa.StructArray.from_arrays(keys, fields=fields), values, timers)
-
-
-def _as_type(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return the bytes of an array that begins at 0 as one of a type of the same layout, field by field."""
-    # `pa.Array.view` refuses null structs that have fields without nulls.
-    if not pa.types.is_struct(type_):
-        return array if array.type == type_ else array.view(type_)
-    children = [_as_type(array.field(i), each.type) for i, each in enumerate(type_)]
-    return pa.Array.from_buffers(type_, len(array), array.buffers()[:1], array.null_count, children=children)
-
-
-def _in_slots(slots: list[tuple[pa.Array, pa.Array]], ids: np.ndarray) -> Timers:
-    none = np.empty(0, np.int64)
-    parts = [(none, none, none)]
-    for times, numbers in slots:
-        (at,) = times.is_valid().to_numpy(zero_copy_only=False).nonzero()
-        rows = pa.array(at)
-        parts.append((times.take(rows).to_numpy(), ids[at], numbers.take(rows).to_numpy().astype(np.int64)))
-    timestamps, owners, namespaces = map(np.concatenate, zip(*parts, strict=True))
-    order = np.argsort(owners, kind="stable")
-    return timestamps[order], owners[order], namespaces[order]
-
-
 @dataclass
 class _Range:
     """Records of ids from `low` up to the next range.
 
-    runs: one for each time domain, or their heads; the first has the bytes of records; none without records
+    runs: one for each kind of timers, or its head; the first has the bytes of records; none without records
     place: where they are
     dead: a bit for each record
     first: of each run the number of the first time that may be alive, that time or None, and whose it is
@@ -195,20 +80,22 @@ class Settled:
     def __init__(self, memory: FileMemory, records: Records, head: Sequence[Any] = ()) -> None:
         self.records = records
         self._memory = memory
-        domains, states = len(records.slots), len(records.states)
-        # Numbers of timers by time domain, and of values by state; namespaces, and how many timers have each.
+        kinds, states = len(records.slots), len(records.states)
+        # Numbers of timers by kind; by state of keys with contents, and of their entries; namespaces,
+        # and how many timers have each.
         self._timers: list[int]
-        self._values: list[int]
+        self._values: list[list[int]]
         self._timers, self._values, namespaces, uses, ranges = head or (
-            [0] * domains,
-            [0] * states,
+            [0] * kinds,
+            [[0, 0] for _ in range(states)],
             [],
             [],
             [[_LEAST, 0, [], [], []]],
         )
         self._namespaces, self._uses = np.array(namespaces, np.int64), np.array(uses, np.int64)
-        # The time domain of each run of a range.
-        self._domains = [domain for domain, count in enumerate(records.slots) if count]
+        # The kind of the timers of each run of a range.
+        self._kinds = [kind for kind, count in enumerate(records.slots.values()) if count != 0]
+        self._has_names = [not name.startswith(EXPIRIES) for name in records.slots]
         self._ranges: list[_Range] = []
         for low, live, runs, places, first in ranges:
             place, dead = [memory.attach(at, nbytes) for at, nbytes in places] or (None, None)
@@ -246,19 +133,20 @@ class Settled:
 
     # ---- reading ----
 
-    def count(self, domain: int) -> int:
-        """Return the number of timers of a time domain."""
-        return self._timers[domain]
+    def count(self, kind: int) -> int:
+        """Return the number of timers of a kind that records have room for."""
+        return self._timers[kind]
 
-    def values(self, state: int) -> int:
-        """Return how many keys have a value of a state."""
-        return self._values[state]
+    def values(self, state: int) -> tuple[int, int]:
+        """Return how many keys have contents of a state, and how many entries these have."""
+        keys, entries = self._values[state]
+        return keys, entries
 
-    def first(self, domain: int) -> int | None:
-        """Return the first time of a time domain."""
-        if domain not in self._domains:
+    def first(self, kind: int) -> int | None:
+        """Return the first time of timers of a kind."""
+        if kind not in self._kinds:
             return None
-        at = self._domains.index(domain)
+        at = self._kinds.index(kind)
         times = [each.first[at][1] for each in self._ranges if each.first]
         return min((time for time in times if time is not None), default=None)
 
@@ -282,11 +170,11 @@ class Settled:
                     found.append((each, numbers[there], mine[there], ends[there], data))
         return self._taken(found)
 
-    def take_due(self, domain: int, time: int) -> WholeKeys | None:
-        """Remove and return the keys that have a timer of a domain up to `time`, None for none."""
-        if domain not in self._domains:
+    def take_due(self, kind: int, time: int) -> WholeKeys | None:
+        """Remove and return the keys that have a timer of a kind up to `time`, None for none."""
+        if kind not in self._kinds:
             return None
-        at, found = self._domains.index(domain), []
+        at, found = self._kinds.index(kind), []
         for each in self._ranges:
             if each.first and each.first[at][1] is not None and each.first[at][1] <= time:
                 self._open(each)
@@ -348,12 +236,18 @@ class Settled:
 
     def _add(self, whole: WholeKeys, sign: int) -> None:
         """Count keys that have come or gone."""
-        for domain, (timestamps, _, namespaces) in enumerate(whole.timers):
-            self._timers[domain] += sign * len(timestamps)
-            if domain < 2 and len(timestamps):
+        for kind, (slots, columns) in enumerate(zip(self.records.slots.values(), whole.timers, strict=True)):
+            timestamps, _, namespaces = columns
+            if slots is None or not len(timestamps):
+                continue
+            self._timers[kind] += sign * len(timestamps)
+            if self._has_names[kind]:
                 np.add.at(self._uses, self.numbers(namespaces), sign)
         for state, values in enumerate(whole.values):
-            self._values[state] += sign * (len(values) - values.null_count)
+            count = self._values[state]
+            count[0] += sign * (len(values) - values.null_count)
+            if pa.types.is_large_list(values.type):
+                count[1] += sign * len(values.flatten())
 
     def _look(self, each: _Range) -> None:
         """Find the earliest times of timers that are there."""
@@ -395,7 +289,10 @@ class Settled:
         Returns the ids of those that have settled: a key whose record would be too long does not. An error
         changes nothing.
         """
-        timers = [(each[0], each[1], self.numbers(each[2])) for each in whole.timers]
+        timers = [
+            each if slots is None else (each[0], each[1], self.numbers(each[2]))
+            for each, slots in zip(whole.timers, self.records.slots.values(), strict=True)
+        ]
         ends, data = self.records.encoded(whole._replace(timers=timers))
         long = np.diff(ends, prepend=0) > LONGEST
         if long.any():
@@ -440,7 +337,7 @@ class Settled:
     ) -> _Range:
         """Write what a range has between bounds, and more records."""
         none = np.empty(0, np.int64)
-        times = [_in_order_of_time(timers[domain], ids) for domain in self._domains] or [(none, none)]
+        times = [_in_order_of_time(timers[kind], ids) for kind in self._kinds] or [(none, none)]
         befores: list[Run | None] = list(old.runs) if old.live else [None] * len(times)
         dead = old.bits if old.live else None
         bound = _PAGE + sum(
@@ -494,28 +391,36 @@ class SettledPart:
         return np.concatenate(ids), pa.concat_arrays(columns)
 
     def __len__(self) -> int:
-        return len(self._settled) if self._number < 0 else self._settled.values(self._number)
+        return len(self._settled) if self._number < 0 else self._settled.values(self._number)[0]
+
+    def entries(self) -> int:
+        """Return how many entries the contents have, of a state of lists."""
+        return self._settled.values(self._number)[1]
 
 
 class SettledTimers:
-    """The timers of a time domain that have settled with their keys."""
+    """The timers of a kind that have settled with their keys."""
 
-    def __init__(self, settled: Settled, domain: int) -> None:
-        self._settled, self._domain = settled, domain
+    def __init__(self, settled: Settled, kind: int) -> None:
+        self._settled, self._kind = settled, kind
 
     def columns(self) -> Timers:
         """Return timestamps, ids and namespaces."""
-        found = [part.timers[self._domain] for part in self._settled.parts()]
+        found = [part.timers[self._kind] for part in self._settled.parts()]
         none = np.empty(0, np.int64)
         timestamps, ids, namespaces = map(np.concatenate, zip((none,) * 3, *found, strict=True))
         return timestamps, ids, namespaces
 
+    def namespaces(self) -> np.ndarray:
+        """Return their namespaces, and maybe those of other kinds."""
+        return self._settled.namespaces()
+
     def first(self) -> int | None:
         """Return the earliest timestamp."""
-        return self._settled.first(self._domain)
+        return self._settled.first(self._kind)
 
     def __len__(self) -> int:
-        return self._settled.count(self._domain)
+        return self._settled.count(self._kind)
 
 
 def _first_alive(run: Run, start: int, dead: np.ndarray) -> list[Any]:

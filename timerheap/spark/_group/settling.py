@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from timerheap._native._core import IdIndex
+from timerheap._native._core import IdIndex, row_order
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.layout import OwnPart
 from timerheap.spark._group.row_buffer import RowBuffer
@@ -340,7 +340,7 @@ def _timers_of_keys(timers: JournalledTimers | None, ids: np.ndarray) -> Timers:
     wanted.put_many(ids, 0)
     rows = rows[wanted.find_many(owners[rows])[1]]
     timestamps, owners, namespaces = heap.timestamps[rows], owners[rows], heap.namespaces[rows]
-    order = np.lexsort((timestamps, owners))
+    order = row_order(owners, timestamps, namespaces)
     return timestamps[order], owners[order], namespaces[order]
 
 

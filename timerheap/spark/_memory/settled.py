@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._core import Codes, Run
+from timerheap._native._core import Codes, Run, row_order
 from timerheap.spark._arrow import map_type, wide
 from timerheap.spark._memory.blocks import Block, Memory, nbytes_of_bits, rounded_up
 from timerheap.spark._memory.value_codes import ValueCodes
@@ -532,5 +532,5 @@ def _owned_between(timers: Timers, low: int, high: int) -> Timers:
 def _in_order_of_time(timers: Timers, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return timestamps in order, and of which record each is."""
     owners = np.searchsorted(ids, timers[1])
-    order = np.lexsort((owners, timers[0]))
+    order = row_order(timers[0], owners, timers[2])
     return timers[0][order], owners[order]

@@ -203,33 +203,40 @@ class SettlingKeys:
         wanted = self._wanted()
         if wanted is None:
             return 0
-        if self.settled is None or not wanted.fits(self.settled.records):
-            self.bring_all()
-            self._set(Settled(memory, wanted))
-        assert self.settled is not None
+        settled = self._with_records(wanted, settling)
         group.keys.forget_at_hand()
         done, budget, tried = 0, settling.ranges, np.empty(0, np.int64)
         while budget > 0 and _hot_bytes(group) > settling.above:
             hot = np.sort(group.keys.table.ids())
-            shares = np.where(np.isin(self.settled.lows, tried), 0, self.settled.shares(hot))
+            shares = np.where(np.isin(settled.lows, tried), 0, settled.shares(hot))
             at = int(np.argmax(shares))
             if not shares[at]:
                 break
-            low, high = self.settled.bounds(at)
+            low, high = settled.bounds(at)
             mine = hot[np.searchsorted(hot, low) : np.searchsorted(hot, high, side="right")]
             mine = mine[~seen.find_many(mine)[1]]
             parts = -(-len(mine) // settling.records) or 1  # one at a time, since each is a copy of its keys
-            if parts > 1 and not self.settled.live(at):
-                self.settled.split(at, mine[len(mine) * np.arange(1, parts) // parts])
+            if parts > 1 and not settled.live(at):
+                settled.split(at, mine[len(mine) * np.arange(1, parts) // parts])
                 continue
             mine = mine[::parts]
-            done += self._settled_in(at, self._fitting(mine, self.settled), settling)
-            lows = self.settled.lows
+            done += self._settled_in(at, self._fitting(mine, settled), settling)
+            lows = settled.lows
             tried = np.concatenate([tried, lows[(lows >= low) & (lows <= high)]])
             budget -= int(np.count_nonzero((lows >= low) & (lows <= high)))
         if not done and settling.share:
             self._rest = _SHORTEST
         return done
+
+    def _with_records(self, wanted: Records, settling: Settling) -> Settled:
+        """Return what has settled, as records of this format."""
+        if self.settled is None or not wanted.fits(self.settled.records):
+            settled = Settled(cast(FileMemory, self._here().memory), wanted)
+            for left in () if self.settled is None else settled.take_over(self.settled, settling.records):
+                self._put(left)
+            self._set(settled)
+        assert self.settled is not None
+        return self.settled
 
     def _rests(self, settling: Settling, came: int) -> bool:
         """Return whether nothing settles now, given how many keys have come back."""

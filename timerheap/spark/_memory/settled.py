@@ -429,6 +429,25 @@ class Settled:
         self._add(whole, 1)
         return whole.ids
 
+    def take_over(self, other: Settled, most: int) -> Iterator[WholeKeys]:
+        """Let the keys of `other` settle here, where none have, and yield those that cannot.
+
+        They are in the format of `other`, which then has none. Its states are here under the same names.
+        """
+        self.split(0, other.lows[1:])
+        for old in other.parts():
+            at = int(np.searchsorted(self._lows, old.ids[0], side="right")) - 1
+            known = dict(zip(other.records.states, old.values, strict=True))
+            nulls = {name: pa.nulls(len(old.ids), wide(type_)) for name, type_ in self.records.states.items()}
+            values = [known.get(name, none) for name, none in nulls.items()]
+            try:
+                settled = self.add(at, old._replace(values=values), most)
+            except MemoryError:
+                settled = old.ids[:0]
+            if len(settled) < len(old.ids):
+                yield old.where(~np.isin(old.ids, settled))
+        other.clear()
+
     def _written(
         self,
         old: _Range,

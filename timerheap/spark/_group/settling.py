@@ -24,11 +24,10 @@ from timerheap.spark._memory.settled import (
     FileMemory,
     Records,
     Settled,
-    SettledPart,
-    SettledTimers,
     Timers,
     WholeKeys,
 )
+from timerheap.spark._memory.settled_parts import SettledPart, SettledTimers
 from timerheap.spark._memory.value_codes import has_codes
 
 _SLOTS = 4  # the most timers of one time domain in a record

@@ -54,14 +54,9 @@ class IdTable:
         """Return all ids in arbitrary order, shape (n,), int64."""
         return self._index.ids()
 
-    def items(self, more: tuple[np.ndarray, pa.Array] | None = None) -> tuple[np.ndarray, pa.Array]:
-        """Return all ids in ascending order, with `more`, and their values, each of shape (n,)."""
+    def items(self) -> tuple[np.ndarray, pa.Array]:
+        """Return all ids in ascending order, and their values, each of shape (n,)."""
         ids, places = self._index.items()
-        if more is not None and len(more[0]):
-            values = pa.concat_arrays([self._slab.take(places), more[1]])
-            ids = np.concatenate([ids, more[0]])
-            order = np.argsort(ids)
-            return ids[order], values.take(pa.array(order))
         order = np.argsort(ids)
         return ids[order], self._slab.take(places[order])
 

@@ -7,7 +7,7 @@ each in runs of its own, which are written anew when more keys settle there. A r
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +18,7 @@ import pyarrow as pa
 from timerheap._native._core import Codes, Run, row_order
 from timerheap.spark._arrow import map_type, wide
 from timerheap.spark._memory.blocks import Block, Memory, nbytes_of_bits, rounded_up
+from timerheap.spark._memory.scratch import Scratch
 from timerheap.spark._memory.value_codes import ValueCodes
 
 LONGEST = 4070
@@ -27,6 +28,7 @@ MOST_NAMESPACES = 250
 """Of timers that have settled: a record has the number of each."""
 
 _PAGE = 4096
+_SAMPLES = 8  # times of a range
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _BITS = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
@@ -47,6 +49,9 @@ class FileMemory(Memory, Protocol):
 
     def allocate(self, nbytes: int, mapped: bool = True) -> Block:
         """See `Memory.allocate`; a block that is not `mapped` is first written through the descriptor."""
+
+    def scratch(self) -> Scratch:
+        """Return a new scratch file beside this one; raise OSError if that is impossible."""
 
 
 class WholeKeys(NamedTuple):
@@ -294,6 +299,22 @@ class Settled:
                 found.append(self._gathered(each, np.unique(numbers)))
         return self._taken(found)
 
+    def some_times(self, domain: int) -> np.ndarray:
+        """Return some of the timestamps of a time domain, in order, from all over: int64."""
+        if domain not in self._domains:
+            return np.empty(0, np.int64)
+        at, found = self._domains.index(domain), []
+        for each in self._ranges:
+            if each.live:
+                self._open(each)
+                starts = {each.runs[at].times * number // _SAMPLES for number in range(_SAMPLES)}
+                found += [_first_alive(each.runs[at], start, each.bits)[1] for start in starts]
+        return np.sort(np.array([time for time in found if time is not None], np.int64))
+
+    def scratch(self) -> Scratch:
+        """Return a new scratch file beside the runs; raise OSError if that is impossible."""
+        return self._memory.scratch()
+
     def clear(self) -> None:
         """Forget all keys."""
         for each in self._ranges:
@@ -492,49 +513,6 @@ class Settled:
                 memory.release(Block(block.bytes[begin - block.at : end - block.at], begin))
         made.place = Block(block.bytes[start - block.at : at - block.at], start)
         return made
-
-
-class SettledPart:
-    """What a part of a group has among the keys that have settled."""
-
-    def __init__(self, settled: Settled, bring: Callable[[np.ndarray], None], number: int = -1) -> None:
-        self._settled, self._number = settled, number
-        self.bring = bring  # back the keys that have settled of these ids
-
-    def items(self) -> tuple[np.ndarray, pa.Array] | None:
-        """Return the ids of keys, and the keys, or the values of the state of this number; None for none."""
-        if not len(self):
-            return None
-        ids, columns = [], []
-        for part in self._settled.parts():
-            values = part.keys if self._number < 0 else part.values[self._number]
-            ids.append(part.ids[values.is_valid().to_numpy(zero_copy_only=False)])
-            columns.append(values.drop_null())
-        return np.concatenate(ids), pa.concat_arrays(columns)
-
-    def __len__(self) -> int:
-        return len(self._settled) if self._number < 0 else self._settled.values(self._number)
-
-
-class SettledTimers:
-    """The timers of a time domain that have settled with their keys."""
-
-    def __init__(self, settled: Settled, domain: int) -> None:
-        self._settled, self._domain = settled, domain
-
-    def columns(self) -> Timers:
-        """Return timestamps, ids and namespaces."""
-        found = [part.timers[self._domain] for part in self._settled.parts()]
-        none = np.empty(0, np.int64)
-        timestamps, ids, namespaces = map(np.concatenate, zip((none,) * 3, *found, strict=True))
-        return timestamps, ids, namespaces
-
-    def first(self) -> int | None:
-        """Return the earliest timestamp."""
-        return self._settled.first(self._domain)
-
-    def __len__(self) -> int:
-        return self._settled.count(self._domain)
 
 
 def _first_alive(run: Run, start: int, dead: np.ndarray) -> list[Any]:

@@ -31,7 +31,8 @@ from timerheap.spark._memory.settled_parts import SettledPart, SettledTimers
 from timerheap.spark._memory.value_codes import has_codes
 
 _SLOTS = 4  # the most timers of one time domain in a record
-_KEY, _TIMER, _VALUE = 42, 27, 40  # bytes that each takes in memory, beside the bytes of keys and of values
+KEY_BYTES, TIMER_BYTES, VALUE_BYTES = 42, 27, 40
+"""What each takes in memory, beside the bytes of keys and of values."""
 _SHORTEST, _LONGEST = 16, 1024  # micro-batches without settling
 
 
@@ -91,7 +92,7 @@ class SettlingKeys:
         self._pause, self._rest, records, settled = head or (0, 0, None, ())
         if records is not None:
             key = group.keys.table.type
-            self._set(Settled(cast(FileMemory, group.memory), Records.of(key, records), settled))
+            self.attach(Settled(cast(FileMemory, group.memory), Records.of(key, records), settled))
 
     def head(self) -> list[Any]:
         if self.settled is None:
@@ -103,7 +104,7 @@ class SettlingKeys:
         """Where the runs of the keys that have settled are in the file."""
         return [] if self.settled is None else self.settled.places
 
-    def _set(self, settled: Settled | None) -> None:
+    def attach(self, settled: Settled | None) -> None:
         """Tell the parts of the group what has settled of each."""
         group, self.settled = self._here(), settled
         group.keys.settled = None if settled is None else SettledPart(settled, self.bring)
@@ -161,7 +162,7 @@ class SettlingKeys:
             for part in self.settled.parts():
                 self._put(part)
             self.settled.clear()
-            self._set(None)
+            self.attach(None)
 
     def _put(self, whole: WholeKeys | None) -> None:
         if whole is None or self.settled is None:
@@ -197,15 +198,15 @@ class SettlingKeys:
     def _settle(self, settling: Settling, seen: IdIndex, came: int) -> int:
         group = self._here()
         memory = cast(FileMemory, group.memory)
-        if memory.failure is not None or self._rests(settling, came) or _hot_bytes(group) <= settling.above:
+        if memory.failure is not None or self._rests(settling, came) or hot_bytes(group) <= settling.above:
             return 0
-        wanted = self._wanted()
+        wanted = self.wanted()
         if wanted is None:
             return 0
-        settled = self._with_records(wanted, settling)
+        settled = self.with_records(wanted, settling)
         group.keys.forget_at_hand()
         done, budget, tried = 0, settling.ranges, np.empty(0, np.int64)
-        while budget > 0 and _hot_bytes(group) > settling.above:
+        while budget > 0 and hot_bytes(group) > settling.above:
             hot = np.sort(group.keys.table.ids())
             shares = np.where(np.isin(settled.lows, tried), 0, settled.shares(hot))
             at = int(np.argmax(shares))
@@ -219,7 +220,7 @@ class SettlingKeys:
                 settled.split(at, mine[len(mine) * np.arange(1, parts) // parts])
                 continue
             mine = mine[::parts]
-            done += self._settled_in(at, self._fitting(mine, settled), settling)
+            done += self.settled_in(at, self.fitting(mine, settled), settling)
             lows = settled.lows
             tried = np.concatenate([tried, lows[(lows >= low) & (lows <= high)]])
             budget -= int(np.count_nonzero((lows >= low) & (lows <= high)))
@@ -227,13 +228,13 @@ class SettlingKeys:
             self._rest = _SHORTEST
         return done
 
-    def _with_records(self, wanted: Records, settling: Settling) -> Settled:
+    def with_records(self, wanted: Records, settling: Settling) -> Settled:
         """Return what has settled, as records of this format."""
         if self.settled is None or not wanted.fits(self.settled.records):
             settled = Settled(cast(FileMemory, self._here().memory), wanted)
             for left in () if self.settled is None else settled.take_over(self.settled, settling.records):
                 self._put(left)
-            self._set(settled)
+            self.attach(settled)
         assert self.settled is not None
         return self.settled
 
@@ -248,12 +249,12 @@ class SettlingKeys:
         self._rest = max(0, self._rest - 1)
         return self._rest > 0
 
-    def _wanted(self) -> Records | None:
+    def wanted(self) -> Records | None:
         """Return the records that keys of the group would have, None if they cannot settle."""
         group = self._here()
         if group.own or not has_codes(group.keys.type):
             return None
-        types = {name: state.type for name, state in group.states.items() if _can_settle(name, state)}
+        types = {name: state.type for name, state in group.states.items() if can_settle(name, state)}
         n = max(1, len(group.keys))
         before = [0] * 4 if self.settled is None else self.settled.records.slots
         slots = []
@@ -262,7 +263,7 @@ class SettlingKeys:
             slots.append(max(least, min(_SLOTS, int(np.ceil(per_key / 1.25)))))
         return Records(group.keys.type, types, slots)
 
-    def _settled_in(self, at: int, whole: WholeKeys, settling: Settling) -> int:
+    def settled_in(self, at: int, whole: WholeKeys, settling: Settling) -> int:
         """Let keys settle in a range, and remove them from memory; return how many."""
         assert self.settled is not None
         if len(whole.ids) < min(settling.least, settling.records):
@@ -282,7 +283,7 @@ class SettlingKeys:
                 timers.heap.remove_many(*columns)
         return len(ids)
 
-    def _fitting(self, ids: np.ndarray, settled: Settled) -> WholeKeys:
+    def fitting(self, ids: np.ndarray, settled: Settled) -> WholeKeys:
         """Return those of the keys, in the order of ids, that may settle, with all that they have."""
         group = self._here()
         others = [state for name, state in group.states.items() if name not in settled.records.states]
@@ -322,7 +323,7 @@ def _domains(group: Parts) -> list[JournalledTimers | None]:
     return [group.event_timers, group.processing_timers, *group.known_expiries()]
 
 
-def _can_settle(name: str, state: UserState) -> bool:
+def can_settle(name: str, state: UserState) -> bool:
     """Return whether values of a state may settle; keys that have any in other states do not."""
     plain = isinstance(state, StateTable) and has_codes(state.type)
     return plain and not name.startswith(BROADCAST_STATE)
@@ -350,11 +351,11 @@ def _timers_of_keys(timers: JournalledTimers | None, ids: np.ndarray) -> Timers:
     return timestamps[order], owners[order], namespaces[order]
 
 
-def _hot_bytes(group: Parts) -> int:
+def hot_bytes(group: Parts) -> int:
     """Return about how many bytes the keys take in memory that have not settled; O(1)."""
-    found = (_KEY + group.keys.table.value_bytes()) * len(group.keys.table)
-    found += _TIMER * sum(len(timers.heap) for timers in _domains(group) if timers is not None)
+    found = (KEY_BYTES + group.keys.table.value_bytes()) * len(group.keys.table)
+    found += TIMER_BYTES * sum(len(timers.heap) for timers in _domains(group) if timers is not None)
     for state in group.states.values():
         if isinstance(state, StateTable):
-            found += state.hot_bytes(_VALUE)
+            found += state.hot_bytes(VALUE_BYTES)
     return int(found)

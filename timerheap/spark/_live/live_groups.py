@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from timerheap._native._core import xxh64
+from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.layout import GroupLayout
 from timerheap.spark._group.saving import Stored, loaded_group
@@ -16,6 +17,7 @@ from timerheap.spark._group.settling import SettledLost
 from timerheap.spark._group.state_names import expect_stored
 from timerheap.spark._group.stored.chunk_store import ChunkStore
 from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._live.large_groups import is_large, large_group
 from timerheap.spark._live.live_cache import Cache, Held, Owner
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.live_store import LiveStore
@@ -175,7 +177,23 @@ class LiveGroups:
 
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
         self.origins["loaded"] += 1
-        return loaded_group(self._store, manifest, self._layout, self._memory(manifest.id))
+        memory = self._memory(manifest.id)
+        settling = settling_of(1 if self._files is None else self._files.groups)
+        if isinstance(memory, LiveFile) and is_large(manifest, self._layout, settling):
+            try:
+                found = large_group(self._store, manifest, self._layout, memory, settling)
+            except (
+                OSError,
+                DamagedCheckpointError,
+            ) as e:  # if the state store is damaged, the next load tells
+                memory.discard()
+                self._tell_damage(e)
+                memory = self._memory(manifest.id)
+            else:
+                if runs := found[0].settling.runs:
+                    memory.attached(runs)
+                return found
+        return loaded_group(self._store, manifest, self._layout, memory)
 
     def _tell_damage(self, error: Exception) -> None:
         self._mail.tally(

@@ -57,8 +57,8 @@ def large_group(
 ) -> tuple[KeyGroup, Stored]:
     """Do what `loaded_group` does, with little more memory than a group may have, as far as keys can settle.
 
-    Takes about twice as long for each key, and as much of the disk again as the chunks have. Raises an
-    OSError if a file cannot be written or read.
+    Takes a few times as long for each key, half of it to let keys settle, and as much of the disk again as
+    the chunks have. Raises an OSError if a file cannot be written or read.
     """
     manifest = replace(manifest)  # a load that fails changes nothing
     wanted = max(estimated_bytes(manifest) / _SMALL, manifest.standing.keys / settling.records)

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from timerheap._native._core import xxh64
-from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.layout import GroupLayout
 from timerheap.spark._group.saving import Stored, loaded_group
@@ -178,21 +177,17 @@ class LiveGroups:
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
         self.origins["loaded"] += 1
         memory = self._memory(manifest.id)
-        settling = settling_of(1 if self._files is None else self._files.groups)
-        if isinstance(memory, LiveFile) and is_large(manifest, self._layout, settling):
-            try:
-                found = large_group(self._store, manifest, self._layout, memory, settling)
-            except (
-                OSError,
-                DamagedCheckpointError,
-            ) as e:  # if the state store is damaged, the next load tells
-                memory.discard()
-                self._tell_damage(e)
-                memory = self._memory(manifest.id)
-            else:
-                if runs := found[0].settling.runs:
-                    memory.attached(runs)
-                return found
+        if isinstance(memory, LiveFile) and self._files is not None:
+            settling = settling_of(self._files.groups)
+            if is_large(manifest, self._layout, settling):
+                try:
+                    group, stored = large_group(self._store, manifest, self._layout, memory, settling)
+                    memory.attached(group.settling.runs)
+                    return group, stored
+                except (OSError, ValueError) as e:  # of a file here; if it is the state store, it comes again
+                    memory.discard()
+                    self._tell_damage(e)
+                    memory = self._memory(manifest.id)
         return loaded_group(self._store, manifest, self._layout, memory)
 
     def _tell_damage(self, error: Exception) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from timerheap.spark._arrow import concatenated, widen
+from timerheap.spark._arrow import concatenated, wide_rows, widen
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.layout import GroupLayout
 from timerheap.spark._group.saving import Stored
@@ -123,6 +123,8 @@ class _Sorter:
         self._pieces: list[list[Piece]] = [[] for _ in ranges.lows]
 
     def replay(self, batch: pa.RecordBatch) -> None:
+        if wide_rows(batch.schema) != wide_rows(self._part.schema):
+            self._part.replay(batch)  # which says what is wrong
         self._batches.append(batch)
         self._nbytes += batch.nbytes
         if self._nbytes >= _WRITTEN:
@@ -200,7 +202,9 @@ def _settle_some(
     if new:
         settled.split(0, np.array(lows[1:]))
     ids = np.sort(small.keys.table.ids())
-    ids = ids[~np.isin(ids, held)]
+    if len(ids):
+        first, stop = np.searchsorted(held, ids[0]), np.searchsorted(held, ids[-1], side="right")
+        ids = ids[~np.isin(ids, held[first:stop])]
     if len(ids):
         at = int(np.searchsorted(settled.lows, ids[0], side="right")) - 1
         small.settling.settled_in(at, small.settling.fitting(ids, settled), settling)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["billions", "settled"]
+__all__ = ["billions", "phases", "settled"]
 
 CORES, HOST = 1_000, 16  # in all, and of a host
 GROUPS = 16  # key groups of a core
@@ -75,3 +75,38 @@ def gigabytes(size: float) -> str:
     """Return a size with two digits that count."""
     unit, size = ("TB", size / 1e12) if size >= 1e12 else ("GB", size / 1e9)
     return f"{size:,.{0 if size >= 10 else 1 if size >= 1 else 2}f} {unit}"
+
+
+PHASES = {
+    "read": "reading from the state store",
+    "decode": "decoding",
+    "sort": "sorting into ranges of ids, in a scratch file",
+    "settle": "writing runs",
+}
+
+
+def phases(figures: dict[str, Any]) -> list[list[str]]:
+    """Return the lines of the table of loads: its heads, then the seconds of each phase, and of a start."""
+    ours, flink = [figures[name] for name in ("memory", "runs")], figures["flink"]
+    heads = [f"{figures['keys']:,} keys of one key group", "into memory", "into runs, from 64 MB on"]
+    lines = [
+        heads,
+        *([label, *(_seconds(one["phases"].get(name)) for one in ours)] for name, label in PHASES.items()),
+    ]
+    rest = [one["phases"]["all"] - sum(one["phases"].get(name, 0) for name in PHASES) for one in ours]
+    lines.append(["putting keys, timers and values into tables", *map(_seconds, rest)])
+    lines.append(["**the load**", *(_seconds(one["phases"]["all"]) for one in ours)])
+    lines.append(
+        ["start of the query to the end of its first micro-batch", *(_seconds(one["loaded"]) for one in ours)]
+    )
+    lines.append(["the same with its live file", *(_seconds(one["kept"]) for one in ours)])
+    if "skipped" not in flink:
+        lines.append(
+            ["Flink with RocksDB, start of the process to the first row", _seconds(flink["all"]), ""]
+        )
+        lines.append(["the same with a thousand keys", _seconds(flink["few"]), ""])
+    return lines
+
+
+def _seconds(time: float | None) -> str:
+    return "" if time is None else f"{time:.2f} s"

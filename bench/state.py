@@ -36,7 +36,7 @@ from usage import cpu, memory
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap.spark._group.saving import Stored
+from timerheap.spark._live.live_groups import LiveGroups
 
 SCHEMA = "key bigint, at bigint"
 ROW = 16  # bytes of a row of SCHEMA
@@ -61,19 +61,19 @@ class Standing(session_variants.Columns):
 
 def time_loads(log: str) -> None:
     """Let this process append to a file the seconds of each load of a key group, and those of its CPU."""
-    load = Stored.load
+    load = LiveGroups._loaded
     if hasattr(load, "timed"):
         return
 
-    def timed(_: type[Stored], *arguments: Any) -> Stored:
+    def timed(*arguments: Any) -> Any:
         begun, used = time.perf_counter(), time.process_time()
-        stored = load(*arguments)
+        found = load(*arguments)
         with open(log, "a") as file:
             file.write(f"{time.perf_counter() - begun} {time.process_time() - used}\n")
-        return stored
+        return found
 
     timed.timed = True  # type: ignore[attr-defined]
-    Stored.load = classmethod(timed)  # type: ignore[assignment]
+    LiveGroups._loaded = timed  # type: ignore[method-assign]
 
 
 def standing(events: DataFrame, log: Path) -> DataFrame:

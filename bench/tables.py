@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from capacity_table import billions
+from capacity_table import billions, phases
 from changes_table import beside_flink, beside_spark, means
 from cost_table import of_cost, of_sinks, small_queries
 from sentences import SENTENCES
@@ -479,6 +479,12 @@ def capacity_settled(figures: dict[str, Any]) -> str:
     return "\n".join([*_begin(_line(*heads)), *(_line(*row) for row in rows)])
 
 
+def recovery(figures: dict[str, Any]) -> str:
+    """Return what a load takes, phase by phase."""
+    heads, *rows = phases(figures)
+    return "\n".join([*_begin(_line(*heads)), *(_line(*row) for row in rows)])
+
+
 WRITERS: dict[str, Any] = {
     "latency": lambda figures, _: latency(figures),
     "first_contact": lambda figures, _: first_contact(figures),
@@ -504,6 +510,7 @@ WRITERS: dict[str, Any] = {
     "tight_groups": lambda figures, _: tight_groups(figures),
     "tight_groups_settled": lambda figures, _: tight_groups(figures),
     "capacity_settled": lambda figures, _: capacity_settled(figures),
+    "recovery": lambda figures, _: recovery(figures),
     **{f"session_{name}": lambda figures, _: table(figures) for name in ("timeout", "20000", "100000")},
 }
 

@@ -18,6 +18,7 @@ from timerheap.spark._arrow import wide_rows, widen
 from timerheap.spark._group.stored.kinds import EVENT_TIMERS, PROCESSING_TIMERS
 from timerheap.spark._group.timers import SCHEMA, JournalledTimers, TimerJournal, TimerNames, net_effect
 from timerheap.spark._memory.blocks import PROCESS, Memory
+from timerheap.spark._memory.streamed import whole
 from timerheap.spark._settling.settling_parts import OwnSettling, SettlingKind
 
 RULE_TIMERS = 49
@@ -138,7 +139,7 @@ class RuleTimers:
         return pa.concat_batches(parts) if parts else None
 
     def snapshot(self) -> pa.RecordBatch:
-        parts = [self._named(rule, domain, timers.snapshot()) for rule, domain, timers in self.each()]
+        parts = [self._named(rule, domain, whole(timers.snapshot())) for rule, domain, timers in self.each()]
         return pa.concat_batches([pa.RecordBatch.from_pylist([], _STORED), *parts])
 
     def replay(self, batch: pa.RecordBatch) -> None:
@@ -152,9 +153,9 @@ class RuleTimers:
             timers.reserve(times)
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        whole = pa.concat_batches(batches)
-        merged = [whole.slice(0, 0)]
-        for rule, event_time, rows in _by_rule(whole):
+        together = pa.concat_batches(batches)
+        merged = [together.slice(0, 0)]
+        for rule, event_time, rows in _by_rule(together):
             names = rows.column("name").dictionary_encode()
             numbers = pc.add(names.indices, 1).fill_null(0).to_numpy().astype(np.int64)
             columns = [*map(rows.column, SCHEMA.names[:-1]), pa.array(numbers)]
@@ -162,7 +163,7 @@ class RuleTimers:
             journal = net_effect(journal, numbers != 0)
             at = pa.array(journal.namespaces - 1, mask=journal.namespaces == 0)
             of_rows = names.dictionary.take(at)
-            merged.append(_labelled(rule, event_time, journal.to_arrow(), of_rows, whole.schema))
+            merged.append(_labelled(rule, event_time, journal.to_arrow(), of_rows, together.schema))
         return pa.concat_batches(merged)
 
     def __len__(self) -> int:

@@ -64,7 +64,7 @@ def test_a_forgotten_key_is_gone_after_some_micro_batches(
     if above is not None:
         live: Any = live_groups
         settling = replace(live.settling_of(1), above=above, records=1 << 10, least=1, share=0)
-        monkeypatch.setattr(live_groups, "settling_of", lambda groups, waits: settling)
+        monkeypatch.setattr(live_groups, "settling_of", lambda groups, waits=False: settling)
     monkeypatch.setattr(live_groups, "_cache", Cache())
     store, left, kept = NumberedStore(), [], []
     others = [f"other-{n:05}" for n in range(3_000)]

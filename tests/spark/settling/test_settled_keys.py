@@ -105,8 +105,8 @@ class Ops(KeyedProcessFunction):
         return ctx.get_current_key(), f"{what} {more} {held}"
 
 
-def compare(seed: int, settling: Any, batches: int = 30) -> tuple[int, Driven]:
-    """Compare a plain group with one whose keys settle, or that is loaded before each micro-batch."""
+def compare(seed: int, settling: Any, batches: int = 30, loads: float = 0.05) -> tuple[int, Driven]:
+    """Compare a plain group with one whose keys settle, or that is loaded before that many micro-batches."""
     draw = random.Random(seed)
     function, order = (Ops, Ops, Sessions)[seed % 3], ("arrival", "event_time")[seed % 2]
     both = Pair((query(function(), order), query(function(), order)), settling)
@@ -120,7 +120,7 @@ def compare(seed: int, settling: Any, batches: int = 30) -> tuple[int, Driven]:
         both.batch((seed, number), rows, watermark if advances else None, 40 * number)
         if draw.random() < 0.3:
             other.hand_over()
-        if settling is None or draw.random() < 0.05:
+        if draw.random() < loads:
             other.load()
         if draw.random() < 0.05:
             plain.load()
@@ -141,7 +141,7 @@ def test_the_policy_makes_no_difference(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_group_that_is_loaded_each_time_writes_what_others_write(seed: int) -> None:
-    compare(seed, None, 15)
+    compare(seed, None, 15, loads=1)
 
 
 def settled_group(n: int = 300) -> Driven:
@@ -196,7 +196,7 @@ def test_a_group_that_has_lost_keys_is_loaded_from_the_store(
         found.append({name: live.counts[name] for name in ("new", "continued", "loaded")})
         assert live.counts["keys"] > 10
         assert live.counts["bytes"] == sum(stop - start for start, stop in live.places)
-        assert (live.counts["returned"] > 5) == (number not in (0, 3, 6)), "a load brings no key back"
+        assert (live.counts["returned"] > 5) == (number > 0), "of those that have settled in a load, too"
     continued, again = {"new": 0, "continued": 1, "loaded": 0}, {"new": 0, "continued": 1, "loaded": 1}
     new = {"new": 1, "continued": 0, "loaded": 0}
     assert found == [new, *[continued] * 2, again, *[continued] * 2, again, continued]

@@ -77,7 +77,7 @@ class Live:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder))
-        monkeypatch.setattr(live_groups, "settling_of", lambda groups, waits: ALWAYS)
+        monkeypatch.setattr(live_groups, "settling_of", lambda groups, waits=False: ALWAYS)
         self.folder, self.query = folder, query(Sessions(), "arrival")
         self.runner = opened(self.query)
         self.name = os.urandom(8).hex()

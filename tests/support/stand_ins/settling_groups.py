@@ -17,6 +17,7 @@ from queries import opened
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.saving import Stored
+from timerheap.spark._group.stored.chunks import pieces
 from timerheap.spark._group.stored.manifest import Manifest
 from timerheap.spark._live import live_groups
 from timerheap.spark._live.live_file import LiveFile
@@ -73,15 +74,23 @@ class Driven:
     def new_file(self) -> LiveFile:
         return LiveFile.create(os.path.join(self.folder, os.urandom(8).hex()))
 
-    def snapshots(self) -> dict[tuple[int, str], bytes]:
-        """Return all that each part has, by kind and name."""
-        parts = self.group.parts()
-        return {(part.kind, part.name): part.snapshot().serialize().to_pybytes() for part in parts}
+    def snapshots(self) -> dict[tuple[int, str], list[bytes]]:
+        """Return all that each part has, by kind and name, as pieces for chunks."""
+        return {
+            (part.kind, part.name): [
+                piece.serialize().to_pybytes() for piece in pieces(part.snapshot(), part.schema)
+            ]
+            for part in self.group.parts()
+        }
 
     def hand_over(self) -> None:
         self.group, self.stored = handed_over(self.group, self.store)
 
     def load(self) -> None:
+        if self.settling is not None and not self.query.layout.own:  # keys settle while they are loaded
+            arguments = self.store.read_manifest(), self.query.layout, self.new_file(), self.settling
+            self.group, self.stored = LIVE.large_group(self.store, *arguments)
+            return
         self.group = KeyGroup(self.query.layout, self.new_file())
         self.stored = load(self.store, self.group)
 

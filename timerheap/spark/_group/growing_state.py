@@ -19,7 +19,7 @@ from timerheap.spark._arrow import wide, wide_rows, widen, widen_column
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.segment_chains import Edits, SegmentChains, without_empty
 from timerheap.spark._python_rows import python_values
-from timerheap.spark._settling.settled import SettledPart
+from timerheap.spark._settling.settled_parts import SettledPart
 
 L = TypeVar("L")
 

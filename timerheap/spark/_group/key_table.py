@@ -17,7 +17,8 @@ from timerheap.spark._arrow import narrow, view_of, wide_rows
 from timerheap.spark._group.stored.kinds import KEYS
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.id_table import IdTable, last_rows
-from timerheap.spark._settling.settled import SettledPart
+from timerheap.spark._memory.streamed import Streamed
+from timerheap.spark._settling.settled_parts import SettledPart
 
 NAME = b"name"
 """The metadata of a key column that has its name in the user's rows."""
@@ -270,8 +271,10 @@ class KeyTable:
         self._added, self._dropped = [], []
         return self._batch(ids, self.table.get(ids)) if len(ids) else None
 
-    def snapshot(self) -> pa.RecordBatch:
-        return self._batch(*self.table.items(None if self.settled is None else self.settled.items()))
+    def snapshot(self) -> pa.RecordBatch | Streamed:
+        if self.settled is not None:
+            return self.settled.stream(self.table, self._batch)
+        return self._batch(*self.table.items())
 
     def replay(self, batch: pa.RecordBatch) -> None:
         if wide_rows(batch.schema) != wide_rows(self.schema):

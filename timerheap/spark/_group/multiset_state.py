@@ -32,7 +32,7 @@ from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.id_table import distinct_ids
 from timerheap.spark._memory.segment_chains import Edits, without_empty
 from timerheap.spark._memory.value_codes import Direction, ValueCodes, has_codes
-from timerheap.spark._settling.settled import SettledPart
+from timerheap.spark._settling.settled_parts import SettledPart
 
 _ORDER, _NOTE = b"order", b"note"  # in the metadata of a type's entries
 _PICKS = {"rows": PICK_ROWS, "ties": PICK_TIES, "leads": PICK_LEADS}

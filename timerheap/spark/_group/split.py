@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ def named_timers(timestamps: pa.Array, ids: pa.Array, names: pa.Array) -> pa.Rec
 def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator[tuple[int, bytes]]:
     """Yield the key groups, of `max_parallelism`, that the keys of a group belong to, with their contents."""
     # O(size of the group). Its broadcast states are those of every group: the first one yields them for all.
-    ids = group.keys.snapshot().column("id").to_numpy()
+    ids = cast(pa.RecordBatch, group.keys.snapshot()).column("id").to_numpy()
     key_groups = np.mod(group.keys.hashes(ids), max_parallelism)
     order = np.argsort(ids)
     parts: list[tuple[CheckpointedPart, pa.RecordBatch, np.ndarray | None]] = []
@@ -37,7 +38,7 @@ def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator
     for part in group.parts():
         if part.kind == TIMER_NAMES:  # each timer goes with its name
             continue
-        rows = part.snapshot()
+        rows = cast(pa.RecordBatch, part.snapshot())  # nothing has settled
         if part.name.startswith(BROADCAST_STATE):
             if first:
                 parts.append((part, rows, None))

@@ -17,7 +17,9 @@ from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._group.stored.kinds import TIMER_NAMES
 from timerheap.spark._group.value_state import StateTable
 from timerheap.spark._memory.blocks import PROCESS, Memory
-from timerheap.spark._settling.settled import SettledTimers
+from timerheap.spark._memory.streamed import Streamed
+from timerheap.spark._settling.records import Timers
+from timerheap.spark._settling.settled_parts import SettledTimers
 from timerheap.timer import TimerBatch
 
 PUSH, REMOVE, POP_DUE = 0, 1, 2  # of the last only the timestamp counts, which is the watermark
@@ -246,13 +248,13 @@ class JournalledTimers:
         self._journal = []
         return TimerJournal(*columns).to_arrow()
 
-    def snapshot(self) -> pa.RecordBatch:
-        heap = self.heap
-        columns: Sequence[np.ndarray] = heap.timestamps, heap.key_hashes, heap.namespaces
-        if self.settled is not None:
-            columns = [np.concatenate(both) for both in zip(columns, self.settled.columns(), strict=True)]
-        columns = timers_in_order(*columns)
-        return TimerJournal(np.full(len(columns[0]), PUSH, np.int8), *columns).to_arrow()
+    def snapshot(self) -> pa.RecordBatch | Streamed:
+        heap, settled = self.heap, self.settled
+        columns = heap.timestamps, heap.key_hashes, heap.namespaces
+        if settled is not None:
+            size = len(self) * sum(field.type.bit_width for field in SCHEMA) // 8
+            return Streamed(len(self), lambda: map(_pushes, settled.in_order(columns)), size)
+        return _pushes(timers_in_order(*columns))
 
     def replay(self, batch: pa.RecordBatch) -> None:
         if batch.schema != SCHEMA or any(column.null_count for column in batch.columns):
@@ -294,6 +296,10 @@ class JournalledTimers:
 
     def __len__(self) -> int:
         return len(self.heap) + (0 if self.settled is None else len(self.settled))
+
+
+def _pushes(timers: Timers) -> pa.RecordBatch:
+    return TimerJournal(np.full(len(timers[0]), PUSH, np.int8), *timers).to_arrow()
 
 
 def _as_int64(column: npt.ArrayLike) -> np.ndarray:

@@ -14,8 +14,9 @@ from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._arrow import wide_rows
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.id_table import IdTable, distinct_ids, last_rows
+from timerheap.spark._memory.streamed import Streamed
 from timerheap.spark._python_rows import python_values
-from timerheap.spark._settling.settled import SettledPart
+from timerheap.spark._settling.settled_parts import SettledPart
 
 _CELL_CLASSES: dict[pa.DataType, type] = {
     **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
@@ -168,9 +169,11 @@ class StateTable:
             values = self._table.get(ids)
         return self._batch(ids, values.cast(self._table.type))
 
-    def snapshot(self) -> pa.RecordBatch:
+    def snapshot(self) -> pa.RecordBatch | Streamed:
         self._settle()
-        return self._batch(*self._table.items(None if self.settled is None else self.settled.items()))
+        if self.settled is not None:
+            return self.settled.stream(self._table, self._batch)
+        return self._batch(*self._table.items())
 
     def replay(self, batch: pa.RecordBatch) -> None:
         if wide_rows(batch.schema) != wide_rows(self.schema) or batch.column(0).null_count:

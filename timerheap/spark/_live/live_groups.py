@@ -15,6 +15,7 @@ from timerheap.spark._group.saving import Stored, loaded_group
 from timerheap.spark._group.state_names import expect_stored
 from timerheap.spark._group.stored.chunk_store import ChunkStore
 from timerheap.spark._group.stored.manifest import Manifest
+from timerheap.spark._live.large_groups import is_large, large_group
 from timerheap.spark._live.live_cache import Cache, Held, Owner
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.live_store import LiveStore
@@ -185,7 +186,19 @@ class LiveGroups:
 
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
         self.origins["loaded"] += 1
-        return loaded_group(self._store, manifest, self._layout, self._memory(manifest.id))
+        memory = self._memory(manifest.id)
+        if isinstance(memory, LiveFile) and self._files is not None:
+            settling = settling_of(self._files.groups)
+            if is_large(manifest, self._layout, settling):
+                try:
+                    group, stored = large_group(self._store, manifest, self._layout, memory, settling)
+                    memory.attached(group.settling.runs)
+                    return group, stored
+                except (OSError, ValueError) as e:  # of a file here; if it is the state store, it comes again
+                    memory.discard()
+                    self._tell_damage(e)
+                    memory = self._memory(manifest.id)
+        return loaded_group(self._store, manifest, self._layout, memory)
 
     def _tell_damage(self, error: Exception) -> None:
         self._mail.tally(

@@ -64,7 +64,9 @@ class LiveStore:
         make_private(home)
         own(home)
         make_private(directory)
-        return LiveFile.create(taken_path(directory, group))
+        file = LiveFile.create(taken_path(directory, group))
+        self.groups += 1
+        return file
 
     def take(self, group: bytes, token: bytes, known: LiveFile | None = None) -> LiveFile | None:
         """Claim and return the released file of a group, or None; remove its other files without an owner."""

@@ -15,7 +15,8 @@ from timerheap.spark._arrow import view_of
 from timerheap.spark._memory.blocks import PROCESS, Memory
 from timerheap.spark._memory.slab import Slab
 
-_ID = 40  # bytes that an id takes in memory
+ID_BYTES = 40
+"""What an id takes in memory."""
 
 
 def distinct_ids(ids: np.ndarray) -> np.ndarray:
@@ -56,14 +57,9 @@ class IdTable:
         """Return all ids in arbitrary order, shape (n,), int64."""
         return self._index.ids()
 
-    def items(self, more: tuple[np.ndarray, pa.Array] | None = None) -> tuple[np.ndarray, pa.Array]:
-        """Return all ids in ascending order, with `more`, and their values, each of shape (n,)."""
+    def items(self) -> tuple[np.ndarray, pa.Array]:
+        """Return all ids in ascending order, and their values, each of shape (n,)."""
         ids, places = self._index.items()
-        if more is not None and len(more[0]):
-            values = pa.concat_arrays([self._slab.take(places), more[1]])
-            ids = np.concatenate([ids, more[0]])
-            order = np.argsort(ids)
-            return ids[order], values.take(pa.array(order))
         order = np.argsort(ids)
         return ids[order], self._slab.take(places[order])
 
@@ -100,7 +96,7 @@ class IdTable:
 
     def used_bytes(self) -> float:
         """Return about how many bytes the values take that are there, with their ids; O(1)."""
-        return (_ID + self._slab.nbytes() / max(1, len(self._slab))) * len(self)
+        return (ID_BYTES + self._slab.nbytes() / max(1, len(self._slab))) * len(self)
 
     def reserve(self, times: float) -> None:
         self._index.reserve(ceil(times * len(self._index)))

@@ -63,6 +63,11 @@ class Records:
                 ]
         self._codes = BitCodes(pa.struct(columns))
 
+    @property
+    def tells_all_timers(self) -> bool:
+        """Whether no contents tell timers."""
+        return None not in self.slots.values()
+
     def head(self) -> list[Any]:
         schema = pa.schema(list(self.states.items())).serialize().to_pybytes()
         return [base64.b64encode(schema).decode(), self.slots]

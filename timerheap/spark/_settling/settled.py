@@ -6,7 +6,7 @@ each in runs of its own, which are written anew when more keys settle there. A r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._core import Run
+from timerheap._native._core import Run, row_order
+from timerheap.spark._arrow import wide
 from timerheap.spark._memory.blocks import Block, Memory, nbytes_of_bits, rounded_up
+from timerheap.spark._memory.scratch import Scratch
 from timerheap.spark._settling.records import EXPIRIES, Records, Timers, WholeKeys
 
 LONGEST = 4070
@@ -25,6 +27,7 @@ MOST_NAMESPACES = 250
 """Of timers that have settled: a record has the number of each."""
 
 _PAGE = 4096
+_SAMPLES = 8  # times of a range
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -41,6 +44,9 @@ class FileMemory(Memory, Protocol):
 
     def allocate(self, nbytes: int, mapped: bool = True) -> Block:
         """See `Memory.allocate`; a block that is not `mapped` is first written through the descriptor."""
+
+    def scratch(self) -> Scratch:
+        """Return a new scratch file beside this one; raise OSError if that is impossible."""
 
 
 @dataclass
@@ -181,6 +187,22 @@ class Settled:
                 _, numbers, each.first[at][0] = each.runs[at].due(time, each.first[at][0], each.bits)
                 found.append(self._gathered(each, np.unique(numbers)))
         return self._taken(found)
+
+    def some_times(self, kind: int) -> np.ndarray:
+        """Return some of the timestamps of a kind, in order, from all over: int64."""
+        if kind not in self._kinds:
+            return np.empty(0, np.int64)
+        at, found = self._kinds.index(kind), []
+        for each in self._ranges:
+            if each.live:
+                self._open(each)
+                starts = {each.runs[at].times * number // _SAMPLES for number in range(_SAMPLES)}
+                found += [_first_alive(each.runs[at], start, each.bits)[1] for start in starts]
+        return np.sort(np.array([time for time in found if time is not None], np.int64))
+
+    def scratch(self) -> Scratch:
+        """Return a new scratch file beside the runs; raise OSError if that is impossible."""
+        return self._memory.scratch()
 
     def clear(self) -> None:
         """Forget all keys."""
@@ -326,6 +348,25 @@ class Settled:
         self._add(whole, 1)
         return whole.ids
 
+    def take_over(self, other: Settled, most: int) -> Iterator[WholeKeys]:
+        """Let the keys of `other` settle here, where none have, and yield those that cannot.
+
+        They are in the format of `other`, which then has none. Its states are here under the same names.
+        """
+        self.split(0, other.lows[1:])
+        for old in other.parts():
+            at = int(np.searchsorted(self._lows, old.ids[0], side="right")) - 1
+            known = dict(zip(other.records.states, old.values, strict=True))
+            nulls = {name: pa.nulls(len(old.ids), wide(type_)) for name, type_ in self.records.states.items()}
+            values = [known.get(name, none) for name, none in nulls.items()]
+            try:
+                settled = self.add(at, old._replace(values=values), most)
+            except MemoryError:
+                settled = old.ids[:0]
+            if len(settled) < len(old.ids):
+                yield old.where(~np.isin(old.ids, settled))
+        other.clear()
+
     def _written(
         self,
         old: _Range,
@@ -372,57 +413,6 @@ class Settled:
         return made
 
 
-class SettledPart:
-    """What a part of a group has among the keys that have settled."""
-
-    def __init__(self, settled: Settled, bring: Callable[[np.ndarray], None], number: int = -1) -> None:
-        self._settled, self._number = settled, number
-        self.bring = bring  # back the keys that have settled of these ids
-
-    def items(self) -> tuple[np.ndarray, pa.Array] | None:
-        """Return the ids of keys, and the keys, or the values of the state of this number; None for none."""
-        if not len(self):
-            return None
-        ids, columns = [], []
-        for part in self._settled.parts():
-            values = part.keys if self._number < 0 else part.values[self._number]
-            ids.append(part.ids[values.is_valid().to_numpy(zero_copy_only=False)])
-            columns.append(values.drop_null())
-        return np.concatenate(ids), pa.concat_arrays(columns)
-
-    def __len__(self) -> int:
-        return len(self._settled) if self._number < 0 else self._settled.values(self._number)[0]
-
-    def entries(self) -> int:
-        """Return how many entries the contents have, of a state of lists."""
-        return self._settled.values(self._number)[1]
-
-
-class SettledTimers:
-    """The timers of a kind that have settled with their keys."""
-
-    def __init__(self, settled: Settled, kind: int) -> None:
-        self._settled, self._kind = settled, kind
-
-    def columns(self) -> Timers:
-        """Return timestamps, ids and namespaces."""
-        found = [part.timers[self._kind] for part in self._settled.parts()]
-        none = np.empty(0, np.int64)
-        timestamps, ids, namespaces = map(np.concatenate, zip((none,) * 3, *found, strict=True))
-        return timestamps, ids, namespaces
-
-    def namespaces(self) -> np.ndarray:
-        """Return their namespaces, and maybe those of other kinds."""
-        return self._settled.namespaces()
-
-    def first(self) -> int | None:
-        """Return the earliest timestamp."""
-        return self._settled.first(self._kind)
-
-    def __len__(self) -> int:
-        return self._settled.count(self._kind)
-
-
 def _first_alive(run: Run, start: int, dead: np.ndarray) -> list[Any]:
     times, numbers, after = run.due(_MOST, start, dead, most=1)
     return [after - 1, int(times[0]), int(numbers[0])] if len(times) else [after, None, None]
@@ -437,5 +427,5 @@ def _owned_between(timers: Timers, low: int, high: int) -> Timers:
 def _in_order_of_time(timers: Timers, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return timestamps in order, and of which record each is."""
     owners = np.searchsorted(ids, timers[1])
-    order = np.lexsort((owners, timers[0]))
+    order = row_order(timers[0], owners, timers[2])
     return timers[0][order], owners[order]

@@ -11,18 +11,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from timerheap._native._core import IdIndex
+from timerheap._native._core import IdIndex, row_order
 from timerheap.spark._memory.blocks import Block
 from timerheap.spark._memory.value_codes import has_codes
 from timerheap.spark._settling.bit_codes import has_bit_codes
 from timerheap.spark._settling.records import EXPIRIES, Records, Timers, WholeKeys
-from timerheap.spark._settling.settled import (
-    LONGEST,
-    FileMemory,
-    Settled,
-    SettledPart,
-    SettledTimers,
-)
+from timerheap.spark._settling.settled import LONGEST, FileMemory, Settled
+from timerheap.spark._settling.settled_parts import SettledPart, SettledTimers
 from timerheap.spark._settling.settling_parts import (
     SettlingContents,
     SettlingKind,
@@ -35,7 +30,9 @@ _OWN = "\0own part "  # begins no name of a state
 _SLOTS = 4  # the most timers of one kind in a record
 _ENTRIES = LONGEST // 4  # of a state: more would hardly fit in a record, so they are not even copied
 _COPIED = 64 << 20  # bytes of keys that settle together
-_TIMER = 27  # bytes that each takes in memory
+TIMER_BYTES = 27
+"""What each takes in memory."""
+
 _SHORTEST, _LONGEST = 16, 1024  # micro-batches without settling
 
 
@@ -78,7 +75,7 @@ class SettlingKeys:
         self._pause, self._rest, records, settled = head or (0, 0, None, ())
         if records is not None:
             key = group.keys.table.type
-            self._set(Settled(cast(FileMemory, group.memory), Records.of(key, records), settled))
+            self.attach(Settled(cast(FileMemory, group.memory), Records.of(key, records), settled))
 
     def head(self) -> list[Any]:
         if self.settled is None:
@@ -90,7 +87,7 @@ class SettlingKeys:
         """Where the runs of the keys that have settled are in the file."""
         return [] if self.settled is None else self.settled.places
 
-    def _set(self, settled: Settled | None) -> None:
+    def attach(self, settled: Settled | None) -> None:
         """Tell the parts of the group what has settled of each."""
         group, self.settled = self._here(), settled
         group.keys.settled = None if settled is None else SettledPart(settled, self.bring)
@@ -154,7 +151,7 @@ class SettlingKeys:
             for part in self.settled.parts():
                 self._put(part)
             self.settled.clear()
-            self._set(None)
+            self.attach(None)
 
     def _put(self, whole: WholeKeys | None) -> None:
         if whole is None or self.settled is None:
@@ -196,39 +193,49 @@ class SettlingKeys:
         memory = cast(FileMemory, group.memory)
         if memory.failure is not None or group.watermark == MAX_WATERMARK or self._rests(settling, came):
             return 0
-        if _hot_bytes(group) <= settling.above:
+        if hot_bytes(group) <= settling.above:
             return 0
-        wanted = self._wanted()
+        wanted = self.wanted()
         if wanted is None:
             return 0
-        if self.settled is None or not wanted.fits(self.settled.records):
-            self.bring_all()
-            self._set(Settled(memory, wanted))
-        assert self.settled is not None
+        settled = self.with_records(wanted, settling)
         group.keys.forget_at_hand()
         done, budget, tried = 0, settling.ranges, np.empty(0, np.int64)
-        while budget > 0 and _hot_bytes(group) > settling.above:
+        while budget > 0 and hot_bytes(group) > settling.above:
             hot = np.sort(group.keys.table.ids())
-            shares = np.where(np.isin(self.settled.lows, tried), 0, self.settled.shares(hot))
+            shares = np.where(np.isin(settled.lows, tried), 0, settled.shares(hot))
             at = int(np.argmax(shares))
             if not shares[at]:
                 break
-            low, high = self.settled.bounds(at)
+            low, high = settled.bounds(at)
             mine = hot[np.searchsorted(hot, low) : np.searchsorted(hot, high, side="right")]
             mine = mine[~seen.find_many(mine)[1]]
             parts = -(-len(mine) // settling.records) or 1
-            if parts > 1 and not self.settled.live(at):
-                self.settled.split(at, mine[len(mine) * np.arange(1, parts) // parts])
+            if parts > 1 and not settled.live(at):
+                settled.split(at, mine[len(mine) * np.arange(1, parts) // parts])
                 continue
-            copied = len(mine) * _hot_bytes(group) // len(hot)
+            copied = len(mine) * hot_bytes(group) // len(hot)
             mine = mine[:: max(parts, -(-copied // _COPIED))]  # the others later, since each is copied
-            done += self._settled_in(at, self._fitting(mine, self.settled), settling)
-            lows = self.settled.lows
+            done += self.settled_in(at, self.fitting(mine, settled), settling)
+            lows = settled.lows
             tried = np.concatenate([tried, lows[(lows >= low) & (lows <= high)]])
             budget -= int(np.count_nonzero((lows >= low) & (lows <= high)))
         if not done and settling.share and 2 * len(seen) < len(group.keys.table):  # else they may in the next
             self._rest = _SHORTEST
         return done
+
+    def with_records(self, wanted: Records, settling: Settling) -> Settled:
+        """Return what has settled, as records of this format."""
+        if self.settled is None or not wanted.fits(self.settled.records):
+            settled = Settled(cast(FileMemory, self._here().memory), wanted)
+            if self.settled is not None and self.settled.records.tells_all_timers:
+                for left in settled.take_over(self.settled, settling.records):
+                    self._put(left)
+            else:
+                self.bring_all()
+            self.attach(settled)
+        assert self.settled is not None
+        return self.settled
 
     def _rests(self, settling: Settling, came: int) -> bool:
         """Return whether nothing settles now, given how many keys have come back."""
@@ -241,7 +248,7 @@ class SettlingKeys:
         self._rest = max(0, self._rest - 1)
         return self._rest > 0
 
-    def _wanted(self) -> Records | None:
+    def wanted(self) -> Records | None:
         """Return the records that keys of the group would have, None if they cannot settle."""
         group = self._here()
         if any(part.settling is None for part in group.own) or not has_codes(group.keys.type):
@@ -258,7 +265,7 @@ class SettlingKeys:
             slots[name] = None if kind.of_contents else least
         return Records(group.keys.type, types, slots)
 
-    def _settled_in(self, at: int, whole: WholeKeys, settling: Settling) -> int:
+    def settled_in(self, at: int, whole: WholeKeys, settling: Settling) -> int:
         """Let keys settle in a range, and remove them from memory; return how many."""
         assert self.settled is not None
         if len(whole.ids) < min(settling.least, settling.records):
@@ -280,7 +287,7 @@ class SettlingKeys:
                 timers.heap.remove_many(*columns)
         return len(ids)
 
-    def _fitting(self, ids: np.ndarray, settled: Settled) -> WholeKeys:
+    def fitting(self, ids: np.ndarray, settled: Settled) -> WholeKeys:
         """Return those of the keys, in the order of ids, that may settle, with all that they have."""
         group = self._here()
         states = _all_contents(group)
@@ -354,14 +361,14 @@ def _timers_of_keys(timers: SettlingTimers | None, ids: np.ndarray) -> Timers:
     wanted.put_many(ids, 0)
     rows = rows[wanted.find_many(owners[rows])[1]]
     timestamps, owners, namespaces = heap.timestamps[rows], owners[rows], heap.namespaces[rows]
-    order = np.lexsort((timestamps, owners))
+    order = row_order(owners, timestamps, namespaces)
     return timestamps[order], owners[order], namespaces[order]
 
 
-def _hot_bytes(group: SettlingParts) -> int:
+def hot_bytes(group: SettlingParts) -> int:
     """Return about how many bytes the keys take in memory that have not settled; O(1)."""
     found = group.keys.table.used_bytes()
-    found += _TIMER * sum(
+    found += TIMER_BYTES * sum(
         len(kind.timers.heap) for kind in _all_kinds(group).values() if kind.timers is not None
     )
     return int(found + sum(state.hot_bytes() for state in _all_contents(group).values()))

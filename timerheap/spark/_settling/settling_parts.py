@@ -11,7 +11,7 @@ import pyarrow as pa
 from timerheap._native._core import TimerHeap
 from timerheap.spark._memory.blocks import Memory
 from timerheap.spark._memory.id_table import IdTable
-from timerheap.spark._settling.settled import SettledPart, SettledTimers
+from timerheap.spark._settling.settled_parts import SettledPart, SettledTimers
 
 
 class SettlingContents(Protocol):

@@ -12,7 +12,7 @@ from timerheap._native._core import TimerHeap
 from timerheap.spark._arrow import wide, widen_column
 from timerheap.spark._columns import KEY_HASH
 from timerheap.spark._memory.blocks import PROCESS, Memory
-from timerheap.spark._settling.settled import SettledPart, SettledTimers
+from timerheap.spark._settling.settled_parts import SettledPart, SettledTimers
 from timerheap.spark._settling.settling_parts import OwnSettling, SettlingKind
 from timerheap.spark._tvf.sliced_rows import WindowSpec
 from timerheap.spark._tvf.windows_part import WindowsPart

@@ -22,6 +22,7 @@ from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._arrow import fitting, narrow
 from timerheap.spark._group.stored.formats import CHUNK, SCHEMA
 from timerheap.spark._memory.array_layouts import can_hold
+from timerheap.spark._memory.streamed import Streamed
 
 _TARGET_BYTES = 1 << 20  # a load takes about 0.5 ms of CPU for each chunk, whatever its size
 _CHUNK = struct.Struct("<BBHI")
@@ -158,7 +159,9 @@ def _array_of_buffers(type_: pa.DataType, n: int, buffers: Iterator[pa.Buffer | 
     return pa.Array.from_buffers(type_, n, [validity, *own], children=children or None)
 
 
-def pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def pieces(batch: pa.RecordBatch | Streamed, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield pieces of `batch`, of the schema and about 1 MiB, so that chunks do not grow with the state."""
-    for start, stop in fitting(batch, _TARGET_BYTES, 2 * _TARGET_BYTES):
-        yield narrow(batch.slice(start, stop - start), schema)
+    spans = batch.spans(_TARGET_BYTES, 2 * _TARGET_BYTES) if isinstance(batch, Streamed) else (batch,)
+    for span in spans:
+        for start, stop in fitting(span, _TARGET_BYTES, 2 * _TARGET_BYTES):
+            yield narrow(span.slice(start, stop - start), schema)

@@ -6,6 +6,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from timerheap.spark._memory.streamed import Streamed
+
 
 class LoadedPart(Protocol):
     """A part of a group that is built by replaying its snapshot and changes in order."""
@@ -31,7 +33,7 @@ class CheckpointedPart(LoadedPart, Protocol):
     def changes(self) -> pa.RecordBatch | None:
         """Return the changes since the last call, or None if there are none; offsets may have 64 bits."""
 
-    def snapshot(self) -> pa.RecordBatch:
+    def snapshot(self) -> pa.RecordBatch | Streamed:
         """Return the whole part; offsets may have 64 bits."""
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:

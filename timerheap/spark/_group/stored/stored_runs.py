@@ -26,6 +26,7 @@ from timerheap.spark._group.stored.kinds import USER_STATE
 from timerheap.spark._group.stored.manifest import Run, Segment
 from timerheap.spark._group.stored.parts import CheckpointedPart, LoadedPart
 from timerheap.spark._group.stored.tiers import Tiers
+from timerheap.spark._memory.streamed import Streamed
 
 _SMALL = 4096  # bytes of a chunk that is kept for the merge that will want it
 
@@ -148,7 +149,8 @@ class StoredRuns:
 
     def _rewrite(self, store: ChunkStore, part: CheckpointedPart, run: Run) -> None:
         snapshot = part.snapshot()
-        run.size, run.entries = size_of(snapshot), len(part)
+        run.size = snapshot.size if isinstance(snapshot, Streamed) else size_of(snapshot)
+        run.entries = len(part)
         self._push(store, part, run, 0, snapshot)
 
     def _check_schema(self, store: ChunkStore, part: CheckpointedPart, run: Run) -> bool:
@@ -165,7 +167,12 @@ class StoredRuns:
         return True
 
     def _push(
-        self, store: ChunkStore, part: CheckpointedPart, run: Run, start: int, batch: pa.RecordBatch
+        self,
+        store: ChunkStore,
+        part: CheckpointedPart,
+        run: Run,
+        start: int,
+        batch: pa.RecordBatch | Streamed,
     ) -> None:
         """Replace the segments from `start` on by one that holds `batch`."""
         kind, before = run.kind, run.count

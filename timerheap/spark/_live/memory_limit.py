@@ -14,8 +14,7 @@ from timerheap.spark._group.settling import SETTLING, Settling
 _ROOT, _SELF = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _SHARE = 4  # of one part in so many of the memory, keys are in memory that could settle
 _LEAST = 1 << 20
-_RECORD = 256  # bytes of that for each record of a range
-_FEWEST = 1 << 10  # records of a range
+_RECORD = 256  # bytes of that for each record of a range, at least
 
 
 @cache
@@ -25,10 +24,10 @@ def settling_of(groups: int, waits: bool = False, process: Path = _SELF, root: P
     waits: whether it is the turn of others, so that they settle only if there are a fourth more
     process, root: where the system tells the control groups of the process, and has their folders
     """
-    above = max(_LEAST, _memory_limit(process, root) // _SHARE // max(1, groups))
-    above = min(SETTLING.above, above)
-    # A copy of the keys is in memory while they are written. What is written in all stays the same.
-    records = min(SETTLING.records, max(_FEWEST, above // _RECORD))
+    share = max(_LEAST, _memory_limit(process, root) // _SHARE // max(1, groups))
+    above = min(SETTLING.above, share)
+    # The keys of a range are copied when it is written. What a micro-batch writes in all stays the same.
+    records = min(SETTLING.records, share // _RECORD)
     finer = SETTLING.records // records
     return replace(
         SETTLING,

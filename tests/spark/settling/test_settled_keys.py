@@ -344,6 +344,24 @@ def test_keys_in_memory_have_a_share_of_what_a_container_leaves_for_files(tmp_pa
     assert above("4:memory:/v1\n") == 3 * mib
 
 
+def test_ranges_are_smaller_where_there_is_little_memory(tmp_path: Path) -> None:
+    """Keys are copied when they settle, at most those of a range."""
+
+    def in_memory_of(limit: int) -> Any:
+        folder = tmp_path / str(limit)
+        folder.mkdir()
+        (folder / "memory.max").write_text(str(limit))
+        (folder / "process").write_text("0::/\n")
+        return LIVE.settling_of(1, False, folder / "process", folder)
+
+    assert in_memory_of(1 << 40) == DEFAULT
+    for limit, finer in ((64 << 20, 1), (16 << 20, 4), (1, 16)):
+        found = in_memory_of(limit)
+        assert found.records == DEFAULT.records // finer
+        assert found.ranges == DEFAULT.ranges * finer, "a micro-batch writes as much"
+        assert found.least == DEFAULT.least // finer
+
+
 def test_a_key_with_a_waiting_row_stays_in_memory() -> None:
     driven = Driven(query(Sessions(), "event_time"), ALWAYS)
     driven.batch(rows_of(random.Random(1), 300, 1000, 60, False), 5, 0)

@@ -37,7 +37,7 @@ from timerheap.spark._worker.runner import MicroBatch
 ROWS = StructType().add("k", "string").add("at", "long")
 RESULT = StructType().add("k", "string").add("at", "long").add("rows", "long")
 GROUPS = 16
-MANY, SOME = 20_000, 4_000  # rows of a micro-batch that brings new keys, and of one that does not
+MANY, SOME = 40_000, 4_000  # rows of a micro-batch that brings new keys, and of one that does not
 SILENCE = 1_000_000
 LIVE: Any = live_groups
 

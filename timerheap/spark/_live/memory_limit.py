@@ -16,8 +16,7 @@ _ROOT, _SELF = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _SHARE = 8  # of one part in so many of the room, keys are in memory that could settle
 _LEAST = 1 << 20
 _SECONDS = 16  # after which the room is looked at again
-_RECORD = 256  # bytes of the keys in memory for each record of a range
-_FEWEST = 1 << 10  # records of a range
+_RECORD = 256  # bytes of that for each record of a range, at least
 
 
 def settling_of(groups: int, waits: bool = False, process: Path = _SELF, root: Path = _ROOT) -> Settling:
@@ -26,10 +25,10 @@ def settling_of(groups: int, waits: bool = False, process: Path = _SELF, root: P
     waits: whether it is the turn of others, so that they settle only if there are a fourth more
     process, root: where the system tells the control groups of the process, and has their folders
     """
-    room = _room(process, root, time.monotonic() // _SECONDS)
-    above = min(SETTLING.above, max(_LEAST, room // _SHARE // max(1, groups)))
-    # A copy of the keys is in memory while they are written. What is written in all stays the same.
-    records = min(SETTLING.records, max(_FEWEST, above // _RECORD))
+    share = max(_LEAST, _room(process, root, time.monotonic() // _SECONDS) // _SHARE // max(1, groups))
+    above = min(SETTLING.above, share)
+    # The keys of a range are copied when it is written. What a micro-batch writes in all stays the same.
+    records = min(SETTLING.records, share // _RECORD)
     finer = SETTLING.records // records
     return replace(
         SETTLING,

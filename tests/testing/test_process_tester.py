@@ -124,6 +124,36 @@ def test_a_snapshot_is_restored_with_a_new_copy_of_the_function() -> None:
     assert other.finish() == [Row(plane="a", at=1100), Row(plane=None, at=1900)]
 
 
+class Counts(KeyedProcessFunction):
+    name = "count"
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor(self.name, Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.count.update((self.count.value() or 0) + 1)
+        yield value.k, self.count.value()
+
+
+class CountsTo(Counts):
+    name = "sum"
+
+
+def test_a_state_that_a_new_version_has_not_asked_for_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    def tester(function: KeyedProcessFunction) -> ProcessTester:
+        return ProcessTester(function, "k", "k string", "k string, count bigint")
+
+    before, after = tester(Counts()), tester(CountsTo())
+    assert before.push([("a",), ("a",)])[-1] == Row(k="a", count=2)
+    assert not caplog.messages
+    after.restore(before.snapshot())
+    assert after.push([("a",)]) == [Row(k="a", count=1)]
+    after.push([("a",)])
+    (message,) = caplog.messages
+    assert message.startswith("state 'count' is in the checkpoint, and the function has not asked for it")
+    assert "state_changes={'count': 'the new name'}" in message
+
+
 class CountsText(Overdue):
     def open(self, runtime_context: Any) -> None:
         self.due = runtime_context.get_state(ValueStateDescriptor("due", Types.STRING()))

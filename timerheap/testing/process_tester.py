@@ -407,7 +407,8 @@ class ProcessTester:
         output = ResultBuffer(*query.outputs)
         self._failed = True  # as on Spark, where the micro-batch is done again from the checkpoint
         run_key_group(MicroBatch(query, self._runner, self._clock, output), group, rows, watermark, broadcast)
-        for about, message in self._runner.warnings.items():
+        notices = {each: each for each in group.notices()}
+        for about, message in (self._runner.warnings | notices).items():
             if about not in self._warned:
                 _log.warning("%s", message)
             self._warned.add(about)

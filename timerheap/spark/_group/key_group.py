@@ -237,9 +237,9 @@ class KeyGroup:
     def notices(self) -> frozenset[str]:
         """Return what the user should know about the loaded state."""
         return frozenset(
-            f"state {name!r} is in the checkpoint, and the function has not asked for it: it stays there with "
-            f"its keys. If it was renamed, pass state_changes={{{name!r}: 'the new name'}}; if it was removed, "
-            f"state_changes={{{name!r}: None}}"
+            f"state {name!r} is in the checkpoint, and the function has not asked for it: it stays there "
+            f"with its keys. If it was renamed, pass state_changes={{{name!r}: 'the new name'}}; if it was "
+            f"removed, state_changes={{{name!r}: None}}"
             for name in self.keyed_states().keys() - self._asked_for
         )
 

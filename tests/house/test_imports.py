@@ -45,7 +45,7 @@ LAYERS = {
         "_arrow _columns _event_times _frozen_modules _observed _order_by",
         "_compat _memory _python_rows _sockets _stored_windows",
         "_settling",
-        "_flows _group",
+        "_flows _group _local_python",
         "_live _query _row_objects _rule_timers",
         "_exchange _run_settings _settings _stateful_timers",
         "_worker",

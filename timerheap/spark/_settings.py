@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from timerheap.errors import ArgumentValueError
 from timerheap.spark._compat import environment_of_submit, jvm, local_cores, on_connect, spark_home
 from timerheap.spark._flows import client_in_pipeline
+from timerheap.spark._local_python import worker_trouble
 from timerheap.spark._sockets import executor_variable, socket_directory
 
 _log = logging.getLogger("timerheap")
@@ -237,7 +238,7 @@ def _names_in(text: str) -> Iterator[str]:
 
 
 def check_settings(df: DataFrame) -> None:
-    """Check the settings of the session of `df`, and log those that make a query slow in one line.
+    """Check the settings of the session of `df`, and log those that make a query slow, or its workers fail.
 
     ArgumentValueError: if a stream would not use the RocksDB state store, which state variables need
     """
@@ -249,6 +250,8 @@ def check_settings(df: DataFrame) -> None:
                 f"{_PROVIDER} must be the RocksDB state store's provider, since process() keeps state "
                 f"variables, got {provider}; {_how_to_set_it()}"
             )
+    if (trouble := worker_trouble(spark)) is not None:
+        _log.warning("%s", trouble)
     if slow := [*_slow_exchange(spark), *(_slow_state(spark) if df.isStreaming else ())]:
         _log.warning("slow Spark settings: %s", "; ".join(slow))
 

@@ -188,7 +188,7 @@ def test_asof_join_of_duckdb(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("options", "text", "message"),
     [
-        ({"late": "emit"}, "l.at", 'late must be "drop" for a query that joins'),
+        ({"late": "emit"}, "l.at", 'late must be "drop" for a query of several operators'),
         ({"deleted": "gone"}, "l.at", "deleted must be a dict"),
         ({"watermark": {"r": "x"}}, "l.n", "right.event_time must be of type bigint like column 'n' of left"),
         ({}, "l.absent", "the time must be a column of table l, got absent"),

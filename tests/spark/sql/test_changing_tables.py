@@ -168,6 +168,11 @@ def test_a_table_of_upserts_is_what_they_make(
             "changes must say what makes an upsert of 'logs' newer, got a key",
         ),
         ({"orders": ("id", "at")}, ArgumentValueError, "got 'orders', which is a changelog; leave it out"),
+        (
+            {"Logs": ("id", "at")},
+            ArgumentValueError,
+            "changes must have names of tables as the query has them, got 'Logs', which it has not",
+        ),
     ],
 )
 def test_changes_that_are_not_understood_are_refused(

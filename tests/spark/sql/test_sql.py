@@ -373,11 +373,15 @@ def test_late_rows_of_a_query_are_returned(name: str, spark: SparkSession, tmp_p
         f"SELECT * {FROM}",
         f"SELECT COUNT(*) AS n {FROM} {GROUP}, CUBE (k)",
         f"SELECT MAX(n) AS n FROM (SELECT COUNT(*) AS n, window_start, window_end {FROM} {GROUP}, k) {GROUP}",
+        """
+        SELECT k, SUM(v) OVER (PARTITION BY k ORDER BY ts) AS total
+        FROM (SELECT * FROM t QUALIFY ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts) = 1)
+        """,
     ],
 )
 def test_late_rows_of_other_queries_are_refused(query: str, spark: SparkSession) -> None:
     with pytest.raises(
-        ValueError, match=r'late must be "drop" for a query that joins, .* got "emit"; make a vi'
+        ValueError, match=r'late must be "drop" for a query of several operators: .* got "emit"\.'
     ):
         timerheap.spark.sql(spark, query, late="emit")
 

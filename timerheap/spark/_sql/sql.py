@@ -175,7 +175,18 @@ def sql(
     tree, into = parsing().only_query(query)
     aggregates, on_tables = checked_functions(functions)
     known = Known(frames=given_frames(tables), functions=aggregates, on_tables=on_tables)
+    for option in ("changes", "deleted"):
+        _expect_in_query(option, options.get(option), parsing().identifiers(tree))
     return answer(spark, tree, into, known, watermark, name, options)
+
+
+def _expect_in_query(option: str, given: object, identifiers: frozenset[str]) -> None:
+    """Raise if an option is for a table whose name is nowhere in the query."""
+    for table in given if isinstance(given, Mapping) else ():
+        if not identifiers.issuperset(str(table).split(".")):
+            raise ArgumentValueError(
+                f"{option} must have names of tables as the query has them, got {table!r}, which it has not"
+            )
 
 
 def expect_session(spark: object) -> None:
@@ -249,7 +260,7 @@ def answer(
     tree = with_aggregates(tree, known.functions)
     node = meaning_of(tree, partial(known.columns, spark), known.views, known.nested, known.on_tables)
     if late == "emit":
-        _expect_rows_of_table(node)
+        _expect_rows_of_table(node, known.nested)
     if deleted is not None and not isinstance(deleted, Mapping):
         raise ArgumentTypeError(f'deleted must be a dict such as {{"rates": "op = \'D\'"}}, got {deleted!r}')
     lead_within, lag_within = options.get("lead_within"), options.get("lag_within")
@@ -347,16 +358,21 @@ def _operator(node: Node) -> Node:
     return node
 
 
-def _expect_rows_of_table(node: Node) -> None:
+def _expect_rows_of_table(node: Node, nested: Mapping[tuple[str, ...], NestedQuery]) -> None:
     """Raise unless the late rows of a query are those of one table, and its operator the only one."""
     node = _operator(node)
-    of_windows = isinstance(node, Aggregated) and isinstance(node.source, Windowing) and not node.sets[1:]
-    of_table = isinstance(node, Ranked) and isinstance(node.source, Table)
+    rows = node if isinstance(node, Over | Matched) else getattr(node, "source", None)
+    of_windows = isinstance(node, Aggregated) and isinstance(rows, Windowing) and not node.sets[1:]
+    of_table = isinstance(node, Ranked) and isinstance(rows, Table)
     matches = isinstance(node, Matched) and node.source is None
-    if not (of_windows or of_table or matches or isinstance(node, Over)):
+    plain = of_windows or of_table or matches or isinstance(node, Over)
+    inner = nested.get(getattr(rows, "table", ()))
+    if not plain or not (inner is None or isinstance(_operator(inner.node), Table)):
         raise ArgumentValueError(
-            'late must be "drop" for a query that joins, ranks or aggregates results, has grouping sets, or '
-            'selects rows of windows, got "emit"; make a view of the inner query with late="emit", query it'
+            'late must be "drop" for a query of several operators: one that joins, ranks or aggregates '
+            'results, has grouping sets, or selects rows of windows, got "emit". A query of one operator '
+            "over the rows of a table has late rows: write it as a sql() of its own, take its results and "
+            "its late rows by with_side_outputs(), and query the table that its results are written to"
         )
 
 

@@ -222,6 +222,11 @@ def only_query(text: str) -> tuple[exp.Query, tuple[str, ...]]:
     return one.query, one.columns if isinstance(one, Insert) else ()
 
 
+def identifiers(query: exp.Query) -> frozenset[str]:
+    """Return all names in a query: of tables, columns and functions."""
+    return frozenset(found.name for found in query.find_all(exp.Identifier))
+
+
 def expression_of(text: str) -> str:
     """Return an expression of Flink's SQL in Spark's."""
     tree = parsed_tokens(tokens_of(f"SELECT {text}"), f"SELECT {text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -29,7 +30,10 @@ def run(folder: Path, limit: int | None = None, **spec: Any) -> dict[str, Any]:
     file = folder.with_suffix(".json")
     file.write_text(json.dumps(spec | {"folder": str(folder), "keys": KEYS}))
     command = [sys.executable, settled_child.__file__, file]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    env = {name: value for name, value in os.environ.items() if name != "TIMERHEAP_SETTLING"}
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         with nullcontext() if limit is None else limited([child.pid], limit):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["billions", "phases", "settled"]
+__all__ = ["billions", "loading", "phases", "settled"]
 
 CORES, HOST = 1_000, 16  # in all, and of a host
 GROUPS = 16  # key groups of a core
@@ -23,14 +23,18 @@ def settled(figures: dict[str, Any]) -> dict[str, float]:
         "RocksDB a key": figures["rocksdb"] / keys,
         "snapshot a key": figures["snapshot"] / keys,
         "million keys": keys / 1e6,
-        "loading a key, us": 1e6 * loads["without RocksDB"]["cpu"] / keys,
         "with live files, s": loads["restart"]["seconds"],
         "RocksDB is open, s": loads["without live files"]["seconds"],
         "RocksDB opens the checkpoint, s": loads["without RocksDB"]["seconds"],
     }
 
 
-def billions(figures: dict[str, Any], records: dict[str, Any]) -> list[list[str]]:
+def loading(figures: dict[str, Any]) -> dict[str, float]:
+    """Return the CPU of loading a key into memory and into runs, us."""
+    return {name: 1e6 * figures[name]["phases"]["all"] / figures["keys"] for name in ("memory", "runs")}
+
+
+def billions(figures: dict[str, Any], records: dict[str, Any], load: dict[str, float]) -> list[list[str]]:
     """Return the lines of the table: its heads, then what each number of keys needs."""
     each = settled(figures)
     live = {row[0]: float(row[1]) for row in records["capacity"]["tables"]["bytes of parts"][1:]}
@@ -58,7 +62,9 @@ def billions(figures: dict[str, Any], records: dict[str, Any]) -> list[list[str]
         "recovery of a host of 16 cores: download at 10 Gbit/s": lambda n: (
             f"{HOST * n * each['snapshot a key'] / NETWORK:,.0f} s"
         ),
-        "and loading, CPU of each core": lambda n: f"{n * each['loading a key, us'] / 1e6:,.1f} s",
+        "and loading, CPU of each core": lambda n: (
+            f"{(hot(n) * load['memory'] + cold(n) * load['runs']) / 1e6:,.1f} s"
+        ),
     }
 
     def hot(n: float) -> float:
@@ -86,9 +92,9 @@ PHASES = {
 
 
 def phases(figures: dict[str, Any]) -> list[list[str]]:
-    """Return the lines of the table of loads: its heads, then the seconds of each phase, and of a start."""
+    """Return the lines of the table of loads: its heads, then the CPU seconds of each phase."""
     ours, flink = [figures[name] for name in ("memory", "runs")], figures["flink"]
-    heads = [f"{figures['keys']:,} keys of one key group", "into memory", "into runs, from 64 MB on"]
+    heads = [f"CPU of {figures['keys']:,} keys of one key group", "into memory", "into runs"]
     lines = [
         heads,
         *([label, *(_seconds(one["phases"].get(name)) for one in ours)] for name, label in PHASES.items()),
@@ -96,15 +102,11 @@ def phases(figures: dict[str, Any]) -> list[list[str]]:
     rest = [one["phases"]["all"] - sum(one["phases"].get(name, 0) for name in PHASES) for one in ours]
     lines.append(["putting keys, timers and values into tables", *map(_seconds, rest)])
     lines.append(["**the load**", *(_seconds(one["phases"]["all"]) for one in ours)])
-    lines.append(
-        ["start of the query to the end of its first micro-batch", *(_seconds(one["loaded"]) for one in ours)]
-    )
-    lines.append(["the same with its live file", *(_seconds(one["kept"]) for one in ours)])
+    lines.append(["memory that it adds at most", *(f"{one['rise'] / 1e6:,.0f} MB" for one in ours)])
     if "skipped" not in flink:
-        lines.append(
-            ["Flink with RocksDB, start of the process to the first row", _seconds(flink["all"]), ""]
-        )
-        lines.append(["the same with a thousand keys", _seconds(flink["few"]), ""])
+        keys = figures["keys"]
+        lines.append([f"Flink with RocksDB, up to its first rows, {keys:,} keys", _seconds(flink["all"]), ""])
+        lines.append(["the same, a thousand keys", _seconds(flink["few"]), ""])
     return lines
 
 

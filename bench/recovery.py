@@ -1,149 +1,144 @@
-"""Measure what it takes to load a key group of many keys from the state store, phase by phase, beside Flink.
+"""Measure what loading a key group of many keys takes, phase by phase, and what Flink's restore takes.
 
-Run as ``python bench/recovery.py [--keys 1e6] --json out/recovery.json``. The job is that of capacity.py with
-one key group: each key has a named timer and a double. It is loaded into memory, and as a group that is
-larger than what it may have there (64 MB). Flink starts from a checkpoint of as many keys, on two slots, and
-from one of a thousand keys, which shows what its start takes.
+Run as ``python bench/recovery.py [--keys 1e6] --json out/recovery.json``. Without Spark: a process builds a
+group with a named timer and a double for each key (skew.py), and saves it in a folder, as text, as Spark's
+state store has it. Others load it: into memory, and as a group that is larger than what it may have there
+(64 MB). Flink starts from a checkpoint of the job of capacity.py, on two slots, and from one of a thousand
+keys, which shows what its start takes. All is CPU time, since that hardly depends on what runs beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from capacity import ROWS_A_BATCH, SPAN, Devices, Job, drop_live, end_workers, session
+import pyarrow as pa
+from capacity import ROWS_A_BATCH
+from chunk_store import MemoryStore
 from figures import write_json
 from peers.flink import find_jdk
 from peers.flink_state import SOURCE, FlinkState
-from pyspark import cloudpickle
+from skew import Group, Sessions, rows_of
 from state import tell
+from usage import cpu
 
-import timerheap.spark
+from timerheap import Types, ValueStateDescriptor
+from timerheap._native._core import from_text, to_text
+from timerheap.spark._group.saving import Stored, loaded_group
 from timerheap.spark._group.stored import stored_runs
+from timerheap.spark._group.stored.manifest import Manifest
 from timerheap.spark._live import large_groups
-from timerheap.spark._live.live_groups import LiveGroups
-from timerheap.spark._worker.spark_store import SparkStore
+from timerheap.spark._live.live_file import LiveFile
+from timerheap.spark._settling.settling_keys import SETTLING
 
-SETTLINGS = {"memory": [1 << 60], "runs": []}  # by what a group is loaded into
 FEW = 1_000  # keys of Flink's other checkpoint
-ROUNDS = 3
+ROWS = 100  # after which all tasks have their state
+ROUNDS = 5
 
 
-def time_phases(log: str) -> None:
-    """Let this process append to a file what the phases of each load of a key group take, in seconds."""
-    if hasattr(LiveGroups, "timed"):
-        return
+class Readings(Sessions):
+    """Each row moves the timer of its key, and leaves a reading."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.DOUBLE()))
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        super().process_batch(batch, ctx)
+        self.last.update_many(ctx.ids, pa.array(np.round(ctx.timestamps / 7, 2)))
+
+
+class Texts(MemoryStore):
+    """The state of a group as texts in files."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def read(self, kind: int, id_: int) -> bytes:
+        return from_text((self.folder / f"{kind}.{id_}").read_bytes().decode())
+
+    def write(self, kind: int, id_: int, data: bytes) -> None:
+        (self.folder / f"{kind}.{id_}").write_bytes(to_text(data).encode())
+
+    def remove(self, kind: int, id_: int) -> None:
+        (self.folder / f"{kind}.{id_}").unlink()
+
+    def read_manifest(self) -> Manifest:
+        return Manifest.from_bytes(self.read(0, 0))
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        self.write(0, 0, manifest.to_bytes())
+
+
+def build(keys: int, folder: Path) -> None:
+    """Save a group of so many keys."""
+    group = Group("", Readings())
+    group.store = Texts(folder)
+    for first in range(0, keys, ROWS_A_BATCH):
+        numbers = np.arange(first, min(first + ROWS_A_BATCH, keys))
+        group.batch(rows_of(numbers, numbers * 60_000 // ROWS_A_BATCH), -1)
+    Stored(Manifest(16)).save(group.store, group.group, b"", whole=True)
+
+
+def peak() -> int:
+    """Return the most memory that this process has had, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+def load(keys: int, folder: Path, into_runs: bool) -> dict[str, Any]:
+    """Return the CPU seconds of the phases of a load, and by how much the first one raised the peak."""
     took: Counter[str] = Counter()
 
-    def timed(owner: Any, name: str, phase: str) -> Callable[..., Any]:
+    def timed(owner: Any, name: str, phase: str) -> None:
         call = getattr(owner, name)
 
         def calls(*arguments: Any) -> Any:
-            begun = time.perf_counter()
+            begun = time.process_time()
             try:
                 return call(*arguments)
             finally:
-                took[phase] += time.perf_counter() - begun
+                took[phase] += time.process_time() - begun
 
         setattr(owner, name, calls)
-        return calls
 
-    timed(SparkStore, "read", "read")
+    timed(Texts, "read", "read")
     timed(stored_runs, "read_chunk", "decode")
     timed(large_groups, "read_chunk", "sort")
     timed(large_groups._Sorter, "write", "sort")
     timed(large_groups, "_settle_some", "settle")
-    load = timed(LiveGroups, "_loaded", "all")
-
-    def loads(*arguments: Any) -> Any:
+    store, layout, loads, rise = Texts(folder), Group("", Readings()).query.layout, [], 0
+    for number in range(ROUNDS):
+        file, before = LiveFile.create(str(folder / f"live {number}")), peak()
         took.clear()
-        found = load(*arguments)
-        with open(log, "a") as file:
-            file.write(json.dumps(took) + "\n")
-        return found
-
-    LiveGroups._loaded, LiveGroups.timed = loads, True  # type: ignore[assignment,attr-defined]
-
-
-class Phased(Devices):
-    """Devices whose workers tell what loads take."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        time_phases(self.log)
-
-
-class OneGroup(Job):
-    """The job with one key group."""
-
-    def start(self, name: str = "checkpoint", **options: Any) -> None:
-        events = self.spark.readStream.schema("device string, at bigint, reading double")
-        result = timerheap.spark.process(
-            events.parquet(str(self.work / "in")),
-            "device",
-            Phased(self.log),
-            "device string",
-            "at",
-            watermark="10 seconds",
-            max_parallelism=1,
-            **options,
-        )
-        self.checkpoint = self.work / name
-        writer = result.writeStream.format("noop").option("checkpointLocation", str(self.checkpoint))
-        self.query = writer.start()
-
-
-def measure(keys: int, into: str, scratch: Path) -> dict[str, Any]:
-    """Return the seconds of a start with the live file, and without it, and those of the phases of a load."""
-    os.environ["TIMERHEAP_SETTLING"] = json.dumps(SETTLINGS[into])
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with session(scratch) as spark:
-        spark.conf.set("spark.sql.shuffle.partitions", 1)
-        job = OneGroup(spark, keys, scratch / "job")
-        job.start()
-        for first in range(0, keys, ROWS_A_BATCH):
-            job.batch(np.arange(first, min(first + ROWS_A_BATCH, keys)), job.batches * SPAN)
-        job.batch(np.arange(1), (job.batches + 1) * SPAN)  # so that no row waits
-        found: dict[str, Any] = {}
-        for name in ("kept", "loaded"):
-            took = []
-            for _ in range(ROUNDS):
-                assert job.query is not None
-                job.query.stop()
-                end_workers(spark)
-                job.log.write_text("")
-                if name == "loaded":
-                    drop_live(job)
-                begun = time.monotonic()
-                job.start()
-                job.batch(np.arange(1), (job.batches + 1) * SPAN)
-                took.append(time.monotonic() - begun)
-                assert job.log.read_text().count("\n") == (name == "loaded")
-                if name == "loaded":
-                    found.setdefault("phases", []).append(json.loads(job.log.read_text()))
-                tell(f"{into}, {name}: {took[-1]:.1f} s {job.log.read_text()}")
-            found[name] = statistics.median(took)
-        job.query.stop()
-    loads = found["phases"]
-    found["phases"] = {phase: statistics.median(load[phase] for load in loads) for phase in loads[0]}
-    return found
+        begun = time.process_time()
+        if into_runs:
+            arguments = store.read_manifest(), layout, file, replace(SETTLING)
+            group, _ = large_groups.large_group(store, *arguments)
+        else:
+            group, _ = loaded_group(store, store.read_manifest(), layout, file)
+        loads.append({**took, "all": time.process_time() - begun})
+        assert len(group.keys) == keys
+        rise = rise or peak() - before
+        file.discard()
+        tell(f"{loads[-1]}")
+    phases = {phase: statistics.median(each[phase] for each in loads) for phase in loads[0]}
+    return {"phases": phases, "rise": rise}
 
 
 def flink(keys: int, scratch: Path) -> dict[str, Any]:
-    """Return the seconds from the start of Flink's process to its first row, by keys of the checkpoint."""
+    """Return the CPU seconds of Flink's process up to its first rows, by keys of the checkpoint."""
     jdk = find_jdk()
     if jdk is None:
         return {"skipped": "there is no JDK (javac)"}
@@ -161,12 +156,11 @@ def flink(keys: int, scratch: Path) -> dict[str, Any]:
         (checkpoint,) = (folder / "checkpoints").glob("*/chk-*")
         took = []
         for seed in range(ROUNDS):
-            begun = time.monotonic()
             java = FlinkState(jdk, jars, folder, 1 << 30, checkpoint.as_uri())
-            started = time.monotonic() - begun
-            took.append(started + java.ask("cold", count, 2, seed)[0])  # without its next checkpoint
+            java.ask("cold", count, ROWS, seed)
+            took.append(cpu(java.process.pid).jvm)
             java.close()
-            tell(f"Flink, {count:,} keys: {took[-1]:.2f} s")
+            tell(f"Flink, {count:,} keys: {took[-1]:.2f} s of CPU")
         found[name] = statistics.median(took)
     return found
 
@@ -177,15 +171,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the figures go")
     options = parser.parse_args()
     found: dict[str, Any] = {"keys": options.keys}
-    for name in (*SETTLINGS, "flink"):
-        # A JVM keeps the folder of its first session, so each has a process of its own.
-        with (
-            tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch,
-            ProcessPoolExecutor(1, get_context("spawn")) as process,
-        ):
-            work = (flink, options.keys) if name == "flink" else (measure, options.keys, name)
-            found[name] = process.submit(*work, Path(scratch)).result()
-        print(json.dumps(found, indent=1), flush=True)
+
+    def apart(work: Any, *arguments: Any) -> Any:
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            return process.submit(work, *arguments).result()
+
+    with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
+        apart(build, options.keys, Path(scratch))
+        for name, into_runs in (("memory", False), ("runs", True)):
+            found[name] = apart(load, options.keys, Path(scratch), into_runs)
+        found["flink"] = flink(options.keys, Path(scratch))
+    print(json.dumps(found, indent=1), flush=True)
     write_json(options, found)
 
 

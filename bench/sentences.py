@@ -11,7 +11,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from capacity_table import settled
+from capacity_table import loading, settled
 
 Named = dict[str, float]
 
@@ -106,6 +106,7 @@ SENTENCES: dict[str, Callable[[Any], Named]] = {
     "real_time": real_time,
     "tight_memory": tight_memory,
     "capacity_settled": settled,
+    "recovery": loading,
     "skew": skew,
     "peers": peers,
 }

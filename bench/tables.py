@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from capacity_table import billions, phases
+from capacity_table import billions, loading, phases
 from changes_table import beside_flink, beside_spark, means
 from cost_table import of_cost, of_sinks, small_queries
 from sentences import SENTENCES
@@ -475,7 +475,8 @@ def peers(figures: dict[str, Any]) -> str:
 
 def capacity_settled(figures: dict[str, Any]) -> str:
     """Return what billions of keys need."""
-    heads, *rows = billions(figures, _records(RESULTS))
+    load = loading(json.loads((RESULTS / "recovery.json").read_text())["figures"])
+    heads, *rows = billions(figures, _records(RESULTS), load)
     return "\n".join([*_begin(_line(*heads)), *(_line(*row) for row in rows)])
 
 

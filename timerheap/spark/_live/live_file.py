@@ -221,7 +221,7 @@ class LiveFile:
         Attaching looks at a few places of each. To read around them would be to read all of the file. Later
         it is right, unless the file has `runs`, which nothing reads through the mapping: around a page there
         is little else then, so that the kernel is asked for all that is not a run. It may have given up any
-        page since the last time, so it is asked each time: O(pages), some 30 ns for each that is in memory.
+        page since the last time, so it is asked each time: O(pages).
         """
         if not runs:
             self._advise(mmap.MADV_NORMAL)

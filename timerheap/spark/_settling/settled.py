@@ -193,11 +193,13 @@ class Settled:
         if kind not in self._kinds:
             return np.empty(0, np.int64)
         at, found = self._kinds.index(kind), []
-        for each in self._ranges:
+        for number, each in enumerate(self._ranges):
             if each.live:
                 self._open(each)
-                starts = {each.runs[at].times * number // _SAMPLES for number in range(_SAMPLES)}
-                found += [_first_alive(each.runs[at], start, each.bits)[1] for start in starts]
+                shift = 0.618 * number % 1  # ranges may have the same times: take different ones of each
+                for sample in range(_SAMPLES):
+                    start = int(each.runs[at].times * (sample + shift) / _SAMPLES)
+                    found.append(_first_alive(each.runs[at], start, each.bits)[1])
         return np.sort(np.array([time for time in found if time is not None], np.int64))
 
     def scratch(self) -> Scratch:

@@ -18,7 +18,7 @@ from timerheap.spark._settling.records import Timers
 from timerheap.spark._settling.settled import Settled
 
 _ROWS = 1 << 16  # of a table that are in a batch
-_TIMERS = 1 << 18  # that are put in order at a time
+_TIMERS = 1 << 16  # that are put in order at a time
 
 MakeBatch = Callable[[np.ndarray, pa.Array], pa.RecordBatch]
 """Makes a batch of ids and their values."""

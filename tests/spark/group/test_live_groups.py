@@ -25,6 +25,7 @@ from timerheap.spark._live.live_cache import Cache, Owner
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._memory.blocks import Memory
+from timerheap.spark._memory.streamed import whole
 from timerheap.spark._query import Query
 
 OWNER = Owner("query", "operator")
@@ -48,7 +49,8 @@ class Executor:
         groups = LiveGroups(query.layout, store, owner, 4, mail)
         groups.begin(owner.operator, self.number)
         group, stored = groups.load(7)
-        _, timestamps, owners, _ = group.event_timers.snapshot().columns  # of keys that have settled, too
+        timers_and_keys = whole(group.event_timers.snapshot())  # of keys that have settled, too
+        _, timestamps, owners, _ = timers_and_keys.columns
         timers = timestamps.to_pylist()
         assert sorted(timers) == list(range(self.number)), "what was committed, and nothing else"
         names = pa.array([f"k{self.number}"])
@@ -78,6 +80,7 @@ def test_any_worker_continues_the_group_without_a_load(executor: Executor, tmp_p
     assert not executor.notices
 
 
+@pytest.mark.skipif("TIMERHEAP_SETTLING" in os.environ, reason="files with runs are read by single pages")
 def test_what_is_around_the_places_that_attaching_touches_is_not_read(
     executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

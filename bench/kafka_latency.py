@@ -173,14 +173,13 @@ def _timerheap(
 
     def job(rows: DataFrame) -> DataFrame:
         return timerheap.spark.process(
-            rows,
+            timerheap.spark.in_real_time(rows) if real_time else rows,
             "key",
             function,
             SCHEMA,
             event_time,
             watermark=WatermarkStrategy.for_monotonous_timestamps(),
             order=order,
-            real_time=real_time,
         )
 
     return job

@@ -65,13 +65,12 @@ class Timers(KeyedProcessFunction):
 def timers(rows: DataFrame, watermark: WatermarkStrategy, real_time: bool) -> DataFrame:
     """Return when the timers of rows fire; the keys of rows before a run are negative."""
     return timerheap.spark.process(
-        rows,
+        timerheap.spark.in_real_time(rows) if real_time else rows,
         key="key",
         function=Timers(),
         output_schema="key long, at long, rows long",
         event_time="at",
         watermark=watermark,
-        real_time=real_time,
     )
 
 

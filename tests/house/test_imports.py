@@ -55,6 +55,7 @@ LAYERS = {
         "_state",
         "_async_map _available_now _processors _prometheus",
         "_real_time",
+        "_modes",
         "_aggregates _continued _process _rules",
         "_changes",
         "_asof _patterns _tvf _windows",

@@ -32,6 +32,7 @@ from timerheap.spark._processors.transform_with_state import (
 from timerheap.spark._progress import Progress as Progress
 from timerheap.spark._progress import progress as progress
 from timerheap.spark._prometheus import PrometheusMetrics as PrometheusMetrics
+from timerheap.spark._real_time.in_real_time import in_real_time as in_real_time
 from timerheap.spark._real_time.start_real_time import run_real_time as run_real_time
 from timerheap.spark._real_time.start_real_time import start_real_time as start_real_time
 from timerheap.spark._rules.process_all import process_all as process_all

@@ -69,6 +69,7 @@ HAS_WATERMARK = f"{HIDDEN}has_watermark"  # in the metadata of that column: whet
 OUTPUTS = f"{HIDDEN}outputs"  # the alias of the part of a plan that has results and side outputs
 SIDE_OUTPUT = "side_output"  # side outputs beside the results: a struct with a field for each tag
 OF_BATCH = f"{HIDDEN}of_batch"  # the alias of the results of an operator on a batch
+REAL_TIME = f"{HIDDEN}real_time"  # the alias of the part of a plan whose rows operators take as they come
 ASIDE = f"{HIDDEN}aside"  # the alias of the part of a plan that has late rows alone
 LATE_ROWS = "late_rows"  # the side output of late rows: their columns, and `LATE_BY`
 LETTERS = "dead_letters"  # the side output of the calls of a function that have raised an exception

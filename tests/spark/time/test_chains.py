@@ -246,7 +246,7 @@ def test_a_batch_needs_no_watermark(spark: SparkSession) -> None:
 def test_real_time_mode_has_one_operator(spark: SparkSession, tmp_path: Path) -> None:
     df = alerts(streams.read_stream(spark, written(tmp_path / "input", [("a", 0)])))
     with pytest.raises(ValueError, match="df must come from a source in real-time mode, got the result of"):
-        passed(df, real_time=True)
+        passed(timerheap.spark.in_real_time(df))
 
 
 class Fails:

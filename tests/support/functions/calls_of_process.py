@@ -14,8 +14,9 @@ from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._functions.rows_ahead import RowsAhead
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build, marked
+from timerheap.spark._plan.build import marked
 from timerheap.spark._plan.computed_columns import Columns
 from timerheap.spark._plan.inputs import Input
 from timerheap.spark._query import Query

@@ -174,7 +174,7 @@ def pauses(
     errors: Any = "raise",
 ) -> DataFrame:
     return timerheap.spark.process(
-        rows,
+        timerheap.spark.in_real_time(rows) if real_time else rows,
         key="key",
         function=function,
         output_schema=RESULT,
@@ -183,7 +183,6 @@ def pauses(
         late="emit",
         side_outputs=[LONG],
         errors=errors,
-        real_time=real_time,
         initial_state=initial_state,
     )
 
@@ -269,9 +268,8 @@ class Child:
         self.start("idle", idle)
         by_key = timerheap.spark.EventTime("at", channel="key")
         self.start("channels", pauses(source.rows(), PausesInColumns(), event_time=by_key))
-        clock = timerheap.spark.process(
-            source.rows(), "key", Echoes(), RESULT, processing_time=True, real_time=True
-        )
+        echoed = timerheap.spark.in_real_time(source.rows())
+        clock = timerheap.spark.process(echoed, "key", Echoes(), RESULT, processing_time=True)
         self.start("clock", clock)
         rows = self.writer("rows", result.withColumn("file", F.lit(str(file.with_suffix(".sink")))), "noop")
         rows = rows.foreach(lambda row: append(Path(row.file), row[:3]))

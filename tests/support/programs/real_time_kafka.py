@@ -68,13 +68,12 @@ def pauses(spark: SparkSession, spec: dict[str, Any]) -> DataFrame:
     kafka = source.option("subscribe", spec["rows"]).option("startingOffsets", "earliest").load()
     rows = kafka.select(F.col("key").cast("string").alias("key"), F.col("value").cast("string"))
     return timerheap.spark.process(
-        rows.select("key", F.col("value").cast("long").alias("at")),
+        timerheap.spark.in_real_time(rows.select("key", F.col("value").cast("long").alias("at"))),
         key="key",
         function=Pauses(Path(spec["work"]) / "attempts"),
         output_schema="key string, at long, rows long, epoch long, run string",
         event_time="at",
         watermark=WatermarkStrategy.for_monotonous_timestamps(),
-        real_time=True,
     )
 
 

@@ -21,7 +21,6 @@ from real_time_child import EPOCH, SCHEMA, Child, PausesInColumns, pauses, wait
 
 import timerheap.spark
 from timerheap.spark._compat import execution_of, jvm
-from timerheap.spark._settings import IN_REAL_TIME
 
 PATIENCE = 60.0
 
@@ -67,7 +66,8 @@ class Stops(Child):
 
     def interrupted(self) -> None:
         """Press Ctrl-C in a call once its query has given results; another query starts beside it."""
-        source, own = type(self.source)(self.spark), [*IN_REAL_TIME, "spark.timerheap.realTime.location"]
+        source = type(self.source)(self.spark)
+        own = ["spark.sql.execution.arrow.maxRecordsPerBatch", "spark.timerheap.realTime.location"]
         writer = self.writer("interrupted", pauses(source.rows(), PausesInColumns()), "memory")
         others: list[Any] = []
         start = DataStreamWriter.start

@@ -25,10 +25,10 @@ def import_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [*helpers(), os.environ.get("PYTHONPATH")]))}
 
 
-def told(program: str, folder: Path) -> dict[str, Any]:
+def told(program: str, folder: Path, *arguments: str) -> dict[str, Any]:
     """Run a program in a folder, and return what it has told, a JSON object in each line."""
     run = subprocess.run(
-        [sys.executable, PROGRAMS / program, folder],
+        [sys.executable, PROGRAMS / program, folder, *arguments],
         env=os.environ | import_path(),
         stdin=subprocess.DEVNULL,
         capture_output=True,

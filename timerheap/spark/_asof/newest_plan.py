@@ -16,8 +16,8 @@ from timerheap.spark._asof.newest_runner import AsofJoinWork
 from timerheap.spark._changes.guarantees import changelog_type
 from timerheap.spark._columns import added_name
 from timerheap.spark._compat import nullable
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build
 from timerheap.spark._plan.state_changes import changed_states
 
 UNMATCHED = "unmatched_rows"  # a side output

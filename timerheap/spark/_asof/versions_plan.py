@@ -12,8 +12,8 @@ from timerheap.spark._asof.asof_inputs import AsofArguments, AsofInputs
 from timerheap.spark._asof.versions_runner import COUNT, FIRST, LEFTS, RIGHTS, VersionsWork
 from timerheap.spark._columns import SIDES
 from timerheap.spark._compat import nullable
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build
 
 
 def newest_that_meets(

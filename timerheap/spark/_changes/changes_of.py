@@ -13,8 +13,8 @@ from timerheap.spark._changes.guarantees import changelog_type
 from timerheap.spark._changes.upserts_runner import UpsertsWork
 from timerheap.spark._columns import added_name, shown_name
 from timerheap.spark._flows import in_flows
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build
 from timerheap.spark._plan.computed_columns import Columns
 from timerheap.spark._plan.inputs import Input
 from timerheap.spark._plan.named_columns import ColumnOrName, key_columns, quoted, ungrouped

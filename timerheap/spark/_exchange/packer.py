@@ -79,11 +79,8 @@ class Packer:
             names = batch.schema.names
             if AHEAD in names and (ahead := batch.column(AHEAD).true_count):
                 seen.append(counted("ahead_rows", ahead))
-            if KEPT in names:
-                batch = batch.filter(batch.column(KEPT))
+            batch = self.sent(batch)
             if batch.num_rows:
-                marks = (AHEAD, KEPT, SEEN) if self.sends_channel else (CHANNEL, AHEAD, KEPT, SEEN)
-                batch = batch.drop_columns([name for name in marks if name in names])
                 rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
                 if reducer is None:
                     held.append(batch)
@@ -100,6 +97,14 @@ class Packer:
         if seen or (self.announces and begins):
             everywhere = np.arange(placement.used)
             yield packed_copies(everywhere, OBSERVATION, merged(seen))
+
+    def sent(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that are not there for the watermark alone, without the marks that are."""
+        names = batch.schema.names
+        if KEPT in names:
+            batch = batch.filter(batch.column(KEPT))
+        marks = (AHEAD, KEPT, SEEN) if self.sends_channel else (CHANNEL, AHEAD, KEPT, SEEN)
+        return batch.drop_columns([name for name in marks if name in names])
 
     def untimed(self, batch: pa.RecordBatch) -> int:
         """Return the number of rows without an event time, of which there are some, unless it is an error."""

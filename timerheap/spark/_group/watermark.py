@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
@@ -263,6 +263,14 @@ class InputChannels:
         self._max_timestamps[channels] = np.maximum(before, max_timestamps)
         self.valve.input_watermarks(watermarks, channels)
 
+    def deactivate(self, names: Iterable[str]) -> None:
+        """Mark those channels as idle that the input has."""
+        _, active = self.valve.columns()
+        for name in names:
+            channel = self._numbers.get(name)
+            if channel is not None and active[channel]:
+                self.valve.deactivate(channel)
+
     def begin_run(self, now: int | None) -> None:
         """Begin the time without rows of all channels at `now`."""
         if now is not None:
@@ -487,26 +495,34 @@ class WatermarkState:
         return self.watermark
 
     def observe_channels(
-        self, seen: Mapping[str, tuple[int, int]], now: int | None, run: str | None, at: int
+        self, seen: Sequence[Mapping[str, tuple[int, int]]], now: int | None, run: str | None, at: int
     ) -> int:
-        """Advance the watermark of a single input as `observe` does, at a fraction of its cost.
+        """Advance the watermark as `observe` does, at a fraction of its cost.
 
-        seen: the largest timestamp, none of which is too far ahead, and the number of rows of each channel; a
-            timestamp of MIN_WATERMARK only makes the channel known
+        A channel belongs to one input: to each that it is seen in, until it has a timestamp in one of them.
+
+        seen: for each input, the largest timestamp, none of which is too far ahead, and the number of rows of
+            each channel; a timestamp of MIN_WATERMARK only makes the channel known
         """
         if run != self._run:
             self._run = run
-            self._inputs[0].begin_run(now)
-        (input_,) = self._inputs
-        if seen:
-            self._switch({0})
-            channels = input_.activate(list(seen), at if now is None else now)
-            self._combine()
-            newest, counts = np.array(list(seen.values()), np.int64).T
+            for input_ in self._inputs:
+                input_.begin_run(now)
+        found = [(number, each) for number, each in enumerate(seen) if each]
+        if not found:
+            return self._follow_clock(now)
+        self._switch({number for number, _ in found})
+        channels = [self._inputs[n].activate(list(each), at if now is None else now) for n, each in found]
+        self._combine()
+        for (number, each), at_channels in zip(found, channels, strict=True):
+            newest, counts = np.array(list(each.values()), np.int64).T
             timed = newest > MIN_WATERMARK
             if timed.any():
-                input_.observe(channels[timed], newest[timed], counts[timed], now)
-                self._combine()
+                self._inputs[number].observe(at_channels[timed], newest[timed], counts[timed], now)
+                for other in self._inputs:
+                    if other is not self._inputs[number]:
+                        other.deactivate(compress(each, timed))
+        self._combine()
         return self._follow_clock(now)
 
     def _timely(self, observed: pa.Table, at: int | None) -> pa.Table:

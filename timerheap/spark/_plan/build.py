@@ -103,7 +103,7 @@ def _key_hash(key: list[str]) -> Column:
     return F.xxhash64(*parts)
 
 
-def build(
+def build_micro_batches(
     query: Query,
     df: DataFrame,
     *,
@@ -113,7 +113,7 @@ def build(
     output_mode: str = "Append",
     event_time_column: str = "",
 ) -> DataFrame:
-    """Return the result of a query.
+    """Return the result of a query that runs in micro-batches, or on a batch.
 
     df: the input rows with their marks; see `marked`
     broadcast: the rows that go to every key group
@@ -171,25 +171,10 @@ def packed(
 ) -> GroupedData:
     """Return the rows of a query, with their marks, in one blob for each task and partition, by partition."""
     # Those of `broadcast` are in blobs for all partitions. In a batch the column `AT` is beside each blob.
-    event_time = query.event_time
-    times = () if event_time is None else query.times or (TimeColumn("event_time", event_time, "df"),)
     followed = None
     if query.follows is not None and df.isStreaming and not each_batch:
         followed = FollowedWatermarks(any(each._is_own for each in query.watermarks), letters.warn)
-    packer = Packer(
-        key=query.key[0],
-        event_time=event_time,
-        times=() if SEEN in df.columns else times,
-        null_time=query.null_time,
-        max_parallelism=query.max_parallelism,
-        inputs=len(query.watermarks),
-        announces=query.announces,
-        reduce=None if query.reduction is None else query.reduction.reducer,
-        followed=followed,
-        sends_channel=query.late == "drop"
-        and query.reduction is None
-        and not _is_among(query, query.channels),
-    )
+    packer = replace(packer_of(query, df), announces=query.announces, followed=followed)
     blobs = map_batches(hashed(df, query.key), Telling(packer, letters), PACKED)
     if broadcast is not None:
         rules = Telling(Broadcaster(query.max_parallelism), letters)
@@ -197,6 +182,24 @@ def packed(
     if not df.isStreaming:  # there Spark would put the time into code, and compile that in each micro-batch
         blobs = blobs.withColumn(AT, F.unix_millis(F.current_timestamp()))
     return blobs.groupBy("label")
+
+
+def packer_of(query: Query, df: DataFrame) -> Packer:
+    """Return the stage before the exchange, for rows that do not follow other operators."""
+    event_time = query.event_time
+    times = () if event_time is None else query.times or (TimeColumn("event_time", event_time, "df"),)
+    return Packer(
+        key=query.key[0],
+        event_time=event_time,
+        times=() if SEEN in df.columns else times,
+        null_time=query.null_time,
+        max_parallelism=query.max_parallelism,
+        inputs=len(query.watermarks),
+        reduce=None if query.reduction is None else query.reduction.reducer,
+        sends_channel=query.late == "drop"
+        and query.reduction is None
+        and not _is_among(query, query.channels),
+    )
 
 
 def _is_among(query: Query, channels: tuple[str | None, ...]) -> bool:

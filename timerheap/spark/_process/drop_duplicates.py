@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType
 from timerheap._arguments import not_negative
 from timerheap.errors import ArgumentValueError
 from timerheap.spark._flows import in_flows
-from timerheap.spark._plan.build import build
+from timerheap.spark._modes import build
 from timerheap.spark._plan.event_time import EventTime
 from timerheap.spark._plan.named_columns import ColumnOrName, data_frame, ungrouped
 from timerheap.spark._process.drop_duplicates_runner import OneOfRun

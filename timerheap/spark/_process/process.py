@@ -22,8 +22,9 @@ from timerheap.spark._functions.guarded.dead_letters import DeadLetters, guard_o
 from timerheap.spark._functions.guarded.letter_columns import letters_tag, with_letters
 from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._functions.side_tags import side_tags
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build, marked
+from timerheap.spark._plan.build import marked
 from timerheap.spark._plan.computed_columns import Columns
 from timerheap.spark._plan.event_time import EventTime
 from timerheap.spark._plan.inputs import Input, RightInput, two_inputs
@@ -31,7 +32,6 @@ from timerheap.spark._plan.named_columns import ColumnOrName, data_frame, quoted
 from timerheap.spark._plan.schemas import arrow_schema, parsed_schema
 from timerheap.spark._plan.state_changes import IfStored, changed_states
 from timerheap.spark._query import Query
-from timerheap.spark._real_time.real_time_plan import build_real_time
 from timerheap.spark._state.initial_contents import start_of
 from timerheap.spark._state.initial_state import InitialState
 from timerheap.spark._state.read_checkpoint import CheckpointState
@@ -55,7 +55,6 @@ def process(
     initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
     errors: str | DeadLetters = "raise",
-    real_time: bool = False,
     name: str | None = None,
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
@@ -117,7 +116,7 @@ def process(
     max_parallelism : int, optional
         Number of key groups, 1 to 32768: the most tasks that can share the keys. A checkpoint keeps it. By
         default it is the smallest multiple of ``spark.sql.shuffle.partitions`` that is 4 or more, and that
-        number itself with `real_time`.
+        number itself behind `in_real_time`.
     state_changes : dict of str to str or None, or IfStored, optional
         The new names of states in the checkpoint by their old names, and None for those that the function no
         longer has, such as ``{"count": "rows", "seen": None}``; also of fields of their row types, such as
@@ -136,10 +135,6 @@ def process(
         What becomes of a row or timer for which the function raises an exception. "raise": the query fails.
         "emit": what the call has done is undone, `timerheap.spark.dead_letters` returns the row or timer
         with its error, and the others go on; a `DeadLetters` also says how many errors end the query.
-    real_time : bool
-        Whether a stream runs in Spark's real-time mode, experimental: timers fire within milliseconds. Start
-        it with `timerheap.spark.start_real_time`. Without a channel, each task of the source has a watermark
-        of its own.
     name : str, optional
         Name of the operator, by which its metrics are reported and its state is found when a changed query
         continues: see `continue_from`. By default "timerheap", and "timerheap_2" behind that.
@@ -198,12 +193,7 @@ def process(
         side_outputs=side_tags(side_outputs, checked),
         name=name,
     )
-    begin = start_of(initial_state, rows)
-    return (
-        build_real_time(query, rows, begin)
-        if real_time and rows.isStreaming
-        else build(query, rows, start=begin)
-    )
+    return build(query, rows, start=start_of(initial_state, rows))
 
 
 def planned(

@@ -18,7 +18,7 @@ from timerheap.spark._flows import in_flows
 from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.assemble import key_groups
-from timerheap.spark._plan.build import build, packed
+from timerheap.spark._plan.build import build_micro_batches, packed
 from timerheap.spark._plan.computed_columns import DELAY, Columns, spark_delay
 from timerheap.spark._plan.named_columns import ColumnOrName, data_frame, key_columns, types_in, ungrouped
 from timerheap.spark._plan.operator_names import checked_name
@@ -112,7 +112,9 @@ def run_processor(
         announces=event_time != () and mode == "EventTime",
         state_changes=StateChanges(tuple(sorted(handle.deleted))),
     )
-    return build(query, df, start=start, output_mode=output_mode, event_time_column=event_time_column_name)
+    return build_micro_batches(
+        query, df, start=start, output_mode=output_mode, event_time_column=event_time_column_name
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 from pyspark import TaskContext
@@ -23,6 +24,7 @@ from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
 from timerheap.spark._real_time.bursts import Seen, opened, seen_in_both
+from timerheap.spark._real_time.slices import Slices
 from timerheap.spark._state.epoch_store import EpochStore, folder_of, sources_of
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.dropped_rows import DroppedRows
@@ -75,16 +77,19 @@ class _Announced:
     def __init__(self, files: fs.FileSystem, path: str) -> None:
         self._files, self._path = files, path
         self._tasks: int | None = None
-        self.held: dict[str, Seen] = {}
+        self.held: list[dict[str, Seen]] = []
 
-    def released(self, seen: dict[str, Seen]) -> dict[str, Seen]:
-        """Return all that has been seen so far, nothing while a task is missing."""
-        for name, one in seen.items():
-            self.held[name] = seen_in_both(self.held.get(name), one)
+    def released(self, seen: list[dict[str, Seen]]) -> list[dict[str, Seen]]:
+        """Return all that has been seen so far of each input, nothing while a task is missing."""
+        self.held = self.held or [{} for _ in seen]
+        for held, found in zip(self.held, seen, strict=True):
+            for name, one in found.items():
+                held[name] = seen_in_both(held.get(name), one)
         if self._tasks is None:
             with suppress(OSError), self._files.open_input_stream(self._path) as file:
                 self._tasks = int(file.read() or 0) or None
-        return self.held if self._tasks is not None and len(self.held) >= self._tasks else {}
+        heard = len(set().union(*self.held))
+        return self.held if self._tasks is not None and heard >= self._tasks else []
 
 
 @dataclass(slots=True)
@@ -103,6 +108,11 @@ class _Group:
         self.due = min(_NEVER if due is None else due, _NEVER if waiting is None else waiting)
         due = self.group.next_due(event_time=False)
         self.due_by_clock = _NEVER if due is None else due
+
+
+def _timers_of(one: _Group) -> np.ndarray:
+    """Return the times of the event-time timers of a key group, in any order."""
+    return one.group.event_timers.heap.timestamps
 
 
 class Epoch:
@@ -140,8 +150,11 @@ class Epoch:
             found.look()
             self._groups[number] = found
         self._state = self._stored_watermark()
+        self._reached = self._state.watermark  # up to which timers have fired
+        self._slices = Slices()
+        self._rows_wait = query.order == "event_time" and not self._runner.decides_lateness
         self._announced: _Announced | None = None
-        self._by_source = query.channels == (SOURCE,)
+        self._by_source = set(query.channels) == {SOURCE}
         if before is None and self._by_source and query.event_time is not None:
             self._announced = _Announced(files, sources_of(folder, self._run))
 
@@ -156,8 +169,15 @@ class Epoch:
         self._mail.warn(state.notices)
         return state
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether timers are due whose turn has not come: the next step needs no rows."""
+        return self._reached < self._state.watermark
+
     def pause(self) -> float:
         """Return the seconds until something has to be done without rows."""
+        if self.is_behind:
+            return 0.0
         if self._announced is not None:
             return _POLL
         if not self._clocked:
@@ -171,23 +191,26 @@ class Epoch:
 
     def step(self, packed: list[tuple[int, bytes]]) -> pa.Table:
         """Process new rows and due timers, and return the results."""
-        query, before, output = self._query, self._state.watermark, self._output
+        query, before, output, began = self._query, self._reached, self._output, time.monotonic()
         now = processing_time(query)
         wall = wall_clock() if now is None else now
         batch = MicroBatch(query, self._runner, now, output)
         if self._by_source:
-            frames, seen = opened(packed)
+            frames, seen = opened(packed, len(query.watermarks))
             parts, _ = unpack(query, frames)
             watermark = self._observe(seen, now, wall)
         else:
             parts, observed = unpack(query, packed)
             watermark = self._state.observe(observed, now, str(self._run), wall)
+        if watermark > before:
+            watermark = self._slices.reach(map(_timers_of, self._groups.values()), before, watermark)
+        self._reached = max(before, watermark)
         by_group = by_key_group(parts)
         for number, one in self._groups.items():
             rows, group = by_group.get(number), one.group
             if rows is not None:
                 group.watermark = max(group.watermark, before)  # it may not have run since
-                if query.order == "event_time":  # most rows wait for the watermark, and need no run
+                if self._rows_wait:  # most of them for the watermark, and need no run
                     one.due = min(one.due, int(rows.timestamps.min()))
                     group.rows.append(admit(batch, group, rows))
                     rows = None
@@ -199,6 +222,7 @@ class Epoch:
             run_key_group(batch, group, rows, advanced)
             one.ran = True
             one.look()
+        self._slices.took(time.monotonic() - began)
         return output.table()
 
     def _ledger_before(self) -> Ledger | None:
@@ -207,7 +231,7 @@ class Epoch:
         data = self._store.read(LEDGER, 0)
         return None if data is None else Ledger.from_bytes(data)
 
-    def _observe(self, seen: dict[str, Seen], now: int | None, wall: int) -> int:
+    def _observe(self, seen: list[dict[str, Seen]], now: int | None, wall: int) -> int:
         """Advance the watermark by what the tasks of the source have seen, and return it."""
         if self._announced is not None:
             seen = self._announced.released(seen)

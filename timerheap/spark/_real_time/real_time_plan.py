@@ -10,20 +10,20 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from timerheap.errors import ArgumentValueError
+from timerheap.errors import ArgumentValueError, UnsupportedError
 from timerheap.spark._columns import PACKED
 from timerheap.spark._compat import TaskInput, refuse_connect
-from timerheap.spark._exchange.packer import Packer
-from timerheap.spark._plan.build import hashed, planned_placement
+from timerheap.spark._plan.build import hashed, packer_of, planned_placement
 from timerheap.spark._plan.operator_names import operator_name
 from timerheap.spark._plan.outputs import results_of, with_side_column
 from timerheap.spark._plan.python_stage import map_batches
 from timerheap.spark._plan.starts import Start, start_of_operator
 from timerheap.spark._plan.state_changes import with_expected, without_expected
-from timerheap.spark._query import Query, TimeColumn
+from timerheap.spark._query import Query
 from timerheap.spark._real_time.arrivals import PUSH
 from timerheap.spark._real_time.epoch_runner import SOURCE
 from timerheap.spark._real_time.initial_epoch import Beginning, beginnings
+from timerheap.spark._real_time.spark_lookup import is_in_real_time
 from timerheap.spark._real_time.stages import RealTimeOperator, RealTimePacker
 from timerheap.spark._run_checks import mail
 from timerheap.spark._settings import check_real_time, is_encrypted
@@ -32,10 +32,15 @@ from timerheap.spark._settings import check_real_time, is_encrypted
 def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFrame:
     """Return the result of a query on a stream, for `timerheap.spark.start_real_time`."""
     refuse_connect(df.sparkSession, "real_time")
-    if query.follows is not None:
+    if query.broadcast is not None:
+        raise UnsupportedError(
+            "rows that go to every key group are not supported in real-time mode; leave in_real_time() out, "
+            "and start the query as others"
+        )
+    if query.follows is not None or is_in_real_time(df):
         raise ArgumentValueError(
-            "df must come from a source in real-time mode, got the result of another operator, which runs in "
-            "micro-batches; leave out real_time"
+            "df must come from a source in real-time mode, got the result of another operator; write that to "
+            "a sink, and read it in a query of its own"
         )
     name = operator_name(df, query.name)
     start = start_of_operator(name, start)
@@ -46,21 +51,12 @@ def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFra
     group = None if start is None else start.group(query)
     rehearsal = query.work.rehearse(query, query.max_parallelism, group, True)
     query = with_expected(query, rehearsal)
-    by_source = query.channels == (None,)
-    channels = (SOURCE,) if by_source else query.channels
+    by_source = set(query.channels) == {None}
+    channels = (SOURCE,) * len(query.channels) if by_source else query.channels
     query = replace(query, channels=channels, encrypted=is_encrypted(df.sparkSession))
-    event_time = query.event_time
-    packer = Packer(
-        key=query.key[0],
-        event_time=event_time,
-        times=() if event_time is None else query.times or (TimeColumn("event_time", event_time, "df"),),
-        null_time=query.null_time,
-        max_parallelism=query.max_parallelism,
-    )
-    rows = hashed(df, query.key)
-    first = RealTimePacker(
-        packer, TaskInput(), rows.columns, by_source, query.watermarks[0].max_ahead is None
-    )
+    rows, packer = hashed(df, query.key), packer_of(query, df)
+    guarded = tuple(each.max_ahead is None for each in query.watermarks)
+    first = RealTimePacker(packer, TaskInput(), rows.columns, by_source, guarded)
     blobs = map_batches(_pushed(rows), first, PACKED)
     moved = _pushed(blobs.repartition(placement.partitions, "label"))
     result_type = with_side_column(query)

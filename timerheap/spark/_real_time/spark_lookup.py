@@ -35,8 +35,8 @@ def operator_in(df: DataFrame) -> str:
     others = " and an operator in micro-batches" if _IN_MICRO_BATCHES in plan else ""
     if len(names) != 1 or others:
         raise ArgumentValueError(
-            "writer must write the result of one process(..., real_time=True) alone, got "
-            f"{len(names)} of them{others}; windows, SQL, two inputs and stateful processors run in "
+            "writer must write the result of one operator over rows of in_real_time() alone, got "
+            f"{len(names)} of them{others}; stateful processors, and operators behind others, run in "
             "micro-batches, in queries of their own"
         )
     return str(names.pop())

@@ -7,21 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from timerheap.spark._arrow import event_millis
-from timerheap.spark._columns import AHEAD
+from timerheap.spark._columns import AHEAD, INPUT, SEEN
 from timerheap.spark._compat import TaskInput, to_arrow_schema
 from timerheap.spark._exchange.codec import frames_of, key_hashes
 from timerheap.spark._exchange.packed import PACKED_SCHEMA
-from timerheap.spark._exchange.packer import Packer
+from timerheap.spark._exchange.packer import Packer, Reducer
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpacker import packed_pairs
 from timerheap.spark._query import Query
 from timerheap.spark._real_time.arrivals import Arrivals
-from timerheap.spark._real_time.bursts import burst
+from timerheap.spark._real_time.bursts import Seen, burst
 from timerheap.spark._real_time.epoch_runner import FIRST, Epoch, location_of
 from timerheap.spark._real_time.linger import to_pack, to_run
 from timerheap.spark._worker.driver_mail import Mail
@@ -42,14 +43,14 @@ class RealTimePacker:
     input: of the task, with columns of these names
     by_source: whether each task is a channel of its own; in the first epoch it announces itself, so that it
         holds the watermark back before its first row
-    guarded: whether times of more than a day ahead of the clock do not count
+    guarded: for each input, whether times of more than a day ahead of the clock do not count
     """
 
     packer: Packer
     input: TaskInput
     names: list[str]
     by_source: bool
-    guarded: bool
+    guarded: tuple[bool, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task: Any = TaskContext.get()
@@ -59,32 +60,53 @@ class RealTimePacker:
         timed = self.packer.event_time is not None
         is_first = task.getLocalProperty("streaming.sql.batchId") == task.getLocalProperty(FIRST)
         if self.by_source and timed and is_first:
-            yield burst({}, range(placement.used), sequence, MIN_WATERMARK, 1)
+            announced = [Seen(MIN_WATERMARK, 1)] * len(self.guarded)
+            yield burst({}, range(placement.used), sequence, announced)
+        reducer = None if self.packer.reduce is None else self.packer.reduce()
         while (found := arrivals.take(_LONG)) is not None:
             if self.by_source:
-                yield from (self._burst(rows, placement, sequence) for rows in found)
+                yield from (self._burst(rows, placement, sequence, reducer) for rows in found)
             else:
                 yield from self.packer(iter(found))
 
-    def _burst(self, rows: pa.RecordBatch, placement: Placement, sequence: int) -> pa.RecordBatch:
-        packer, newest = self.packer, MIN_WATERMARK
-        if packer.event_time is not None:
-            if rows.column(packer.event_time).null_count:
-                packer.untimed(rows)
-                rows = rows.filter(rows.column(packer.event_time).is_valid())
-            times = event_millis(rows.column(packer.event_time))
-            if AHEAD in rows.schema.names:
-                times = times[~rows.column(AHEAD).to_numpy(zero_copy_only=False)]
-                rows = rows.drop_columns([AHEAD])
-            elif self.guarded:
-                times = times[times <= time.time() * 1000 + MAX_AHEAD]
-            newest = int(times.max(initial=MIN_WATERMARK))
+    def _burst(
+        self, rows: pa.RecordBatch, placement: Placement, sequence: int, reducer: Reducer | None
+    ) -> pa.RecordBatch:
+        packer = self.packer
+        if packer.times and rows.column(packer.event_time).null_count:
+            packer.untimed(rows)
+            rows = rows.filter(rows.column(packer.event_time).is_valid())
+        seen = self._seen(rows)
+        rows = packer.sent(rows)
         frames: dict[int, bytes] = {}
         if rows.num_rows:
+            if reducer is not None:
+                reducer.add(rows, key_hashes(rows, packer.key))
+                rows = reducer.drain()
             present, blobs = frames_of([rows], [key_hashes(rows, packer.key)], placement)
             frames = dict(zip(present.tolist(), blobs.to_pylist(), strict=True))
         targets = frames if packer.event_time is None else range(placement.used)
-        return burst(frames, targets, sequence, newest, rows.num_rows)
+        return burst(frames, targets, sequence, seen)
+
+    def _seen(self, rows: pa.RecordBatch) -> list[Seen]:
+        """Return the largest event time of each input, and how many rows it has here."""
+        names, n = rows.schema.names, len(self.guarded)
+        if self.packer.event_time is None:
+            return [Seen(MIN_WATERMARK, rows.num_rows)] * n
+        inputs = rows.column(INPUT).to_numpy() if n > 1 else np.zeros(rows.num_rows, np.int8)
+        counts = np.bincount(inputs, minlength=n).tolist()
+        column = rows.column(SEEN if SEEN in names else self.packer.event_time)
+        keep = ~rows.column(AHEAD).to_numpy(zero_copy_only=False) if AHEAD in names else np.True_
+        if column.null_count:
+            keep = keep & column.is_valid().to_numpy(zero_copy_only=False)
+            column = column.fill_null(pa.scalar(0).cast(column.type))
+        times = event_millis(column)
+        if any(self.guarded):
+            ahead = times > time.time() * 1000 + MAX_AHEAD
+            keep = keep & ~(ahead & np.array(self.guarded)[inputs])
+        times = np.where(keep, times, MIN_WATERMARK)
+        newest = [int(times[inputs == each].max(initial=MIN_WATERMARK)) for each in range(n)]
+        return [Seen(*pair) for pair in zip(newest, counts, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -112,4 +134,6 @@ class RealTimeOperator:
                 results = epoch.step([pair for rows in found for pair in packed_pairs(rows)])
                 if results.num_rows:
                     yield from results.cast(schema).to_batches()
+            while epoch.is_behind:
+                yield from epoch.step([]).cast(schema).to_batches()
             epoch.end()

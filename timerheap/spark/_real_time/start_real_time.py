@@ -38,7 +38,7 @@ def start_real_time(
     tick: str | int | timedelta = "20 milliseconds",
     linger: str | int | timedelta = "20 milliseconds",
 ) -> StreamingQuery:
-    """Start a query of ``process(..., real_time=True)`` in Spark's real-time mode. Experimental.
+    """Start a query over rows of `in_real_time` in Spark's real-time mode. Experimental.
 
     Rows pass through tasks that live as long as an epoch, and a timer fires a few milliseconds after the
     watermark or the clock has reached it. Between two epochs Spark saves offsets and starts new tasks, and

@@ -21,8 +21,9 @@ from timerheap.spark._functions.guarded.dead_letters import DeadLetters, Guard, 
 from timerheap.spark._functions.guarded.letter_columns import letters_tag, with_letters
 from timerheap.spark._functions.side_tags import side_tags
 from timerheap.spark._group.row_buffer import RowOrder
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build, marked
+from timerheap.spark._plan.build import marked
 from timerheap.spark._plan.computed_columns import Columns
 from timerheap.spark._plan.event_time import EventTime, row_order
 from timerheap.spark._plan.inputs import Input

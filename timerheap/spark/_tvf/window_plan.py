@@ -30,8 +30,9 @@ from timerheap.spark._columns import (
     shown_name,
 )
 from timerheap.spark._compat import to_arrow_schema, with_columns
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import key_groups, query_of
-from timerheap.spark._plan.build import build, marked, planned_placement
+from timerheap.spark._plan.build import marked, planned_placement
 from timerheap.spark._plan.computed_columns import Columns
 from timerheap.spark._plan.event_time import EventTime, late_choice
 from timerheap.spark._plan.inputs import Input

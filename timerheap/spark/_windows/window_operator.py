@@ -23,8 +23,9 @@ from timerheap.spark._flows import in_flows
 from timerheap.spark._functions.function_kinds import work_of
 from timerheap.spark._functions.sendable import sendable
 from timerheap.spark._functions.side_tags import side_tags
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build, marked
+from timerheap.spark._plan.build import marked
 from timerheap.spark._plan.computed_columns import Columns
 from timerheap.spark._plan.event_time import EventTime, late_choice
 from timerheap.spark._plan.inputs import Input

@@ -34,8 +34,8 @@ from timerheap.spark._changes.changes_inputs import ChangesInput, expect_kept_ty
 from timerheap.spark._changes.guarantees import changelog_type
 from timerheap.spark._columns import AGGREGATED, WEIGHT, added_name
 from timerheap.spark._compat import nullable, to_arrow_schema
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build
 from timerheap.spark._plan.named_columns import is_atomic, quoted
 from timerheap.spark._query import Reduction, StateChanges
 from timerheap.spark._state.initial_contents import start_of

@@ -16,8 +16,8 @@ from timerheap.spark._changes.joins.join_changes_inputs import JoinInputs, Uniqu
 from timerheap.spark._changes.joins.join_runner import PAIR, JoinWork
 from timerheap.spark._changes.joins.matches_runner import MatchesWork
 from timerheap.spark._columns import ORIGIN, WEIGHT
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build
 from timerheap.spark._plan.computed_columns import Columns
 from timerheap.spark._plan.inputs import Input
 from timerheap.spark._plan.named_columns import expect_comparable, quoted

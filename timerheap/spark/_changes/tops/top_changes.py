@@ -17,8 +17,8 @@ from timerheap.spark._changes.guarantees import changelog_type, unique_keys
 from timerheap.spark._changes.tops.ordered_rows import OrderBy, ordered_by
 from timerheap.spark._changes.tops.top_runner import TopWork
 from timerheap.spark._flows import in_flows
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build
 from timerheap.spark._plan.computed_columns import Columns
 from timerheap.spark._plan.named_columns import ColumnOrName, ungrouped
 from timerheap.spark._plan.state_changes import IfStored, changed_states

@@ -14,8 +14,9 @@ from timerheap.interval_join import IntervalJoin
 from timerheap.spark._columns import HIDDEN, SIDES, distinct
 from timerheap.spark._compat import nullable
 from timerheap.spark._functions.function_kinds import work_of
+from timerheap.spark._modes import build
 from timerheap.spark._plan.assemble import query_of
-from timerheap.spark._plan.build import build, kept_only
+from timerheap.spark._plan.build import kept_only
 from timerheap.spark._plan.event_time import EventTime
 from timerheap.spark._plan.inputs import RightInput, two_inputs
 from timerheap.spark._plan.named_columns import quoted

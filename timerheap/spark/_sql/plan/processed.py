@@ -22,7 +22,7 @@ from timerheap.spark._columns import (
 )
 from timerheap.spark._functions.batch_runner import BatchWork
 from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._plan.build import build
+from timerheap.spark._modes import build
 from timerheap.spark._plan.event_time import time_mode
 from timerheap.spark._plan.named_columns import key_columns, quoted
 from timerheap.spark._query import Late, Query, Reduction

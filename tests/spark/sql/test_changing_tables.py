@@ -156,11 +156,16 @@ def test_a_table_of_upserts_is_what_they_make(
     ("changes", "error", "message"),
     [
         (["orders"], ArgumentTypeError, "changes must be a dict such as"),
-        ({"logs": 1}, ArgumentTypeError, "changes must have a key of each table, or a key and a sequence"),
+        ({"logs": 1}, ArgumentTypeError, "changes must have a key of each table, a name or a list of names"),
+        (
+            {"logs": ("id", "value", "at")},
+            ArgumentTypeError,
+            "changes must have a key of each table, a name or",
+        ),
         (
             {"logs": ("id", None, "x")},
             ArgumentTypeError,
-            "changes must have a key of each table, or a key and",
+            "changes must have a key of each table, a name or",
         ),
         (
             {"logs": "id"},
@@ -182,6 +187,11 @@ def test_changes_that_are_not_understood_are_refused(
         timerheap.spark.sql(
             spark, "SELECT COUNT(*) FROM logs UNION ALL SELECT COUNT(*) FROM orders", changes=changes
         )
+
+
+def test_what_deletes_rows_of_a_table_that_only_grows_is_refused(spark: SparkSession, tables: None) -> None:
+    with pytest.raises(ArgumentValueError, match=r"deleted must have names of tables .* got 'logs'"):
+        timerheap.spark.sql(spark, "SELECT COUNT(*) FROM logs GROUP BY k", deleted={"logs": "id IS NULL"})
 
 
 @pytest.mark.parametrize(

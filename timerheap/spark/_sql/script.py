@@ -98,6 +98,7 @@ def sql_script(
             raise ArgumentValueError(
                 "script must have INSERT INTO before each SELECT, which names its result; or use sql()"
             )
+    known.expect_asked(options.get("deleted"))
     return results
 
 

@@ -177,7 +177,9 @@ def sql(
     known = Known(frames=given_frames(tables), functions=aggregates, on_tables=on_tables)
     for option in ("changes", "deleted"):
         _expect_in_query(option, options.get(option), parsing().identifiers(tree))
-    return answer(spark, tree, into, known, watermark, name, options)
+    result = answer(spark, tree, into, known, watermark, name, options)
+    known.expect_asked(options.get("deleted"))
+    return result
 
 
 def _expect_in_query(option: str, given: object, identifiers: frozenset[str]) -> None:
@@ -223,6 +225,7 @@ class Known:
     nested: queries whose results are tables of others
     functions: the user's aggregates
     on_tables: the user's functions that are called on tables
+    asked: tables of whose rows queries have asked which of them `deleted` means
     """
 
     views: dict[str, Node] = field(default_factory=dict)
@@ -230,6 +233,15 @@ class Known:
     nested: dict[tuple[str, ...], NestedQuery] = field(default_factory=dict)
     functions: Functions = field(default_factory=dict)
     on_tables: Mapping[str, TableFunction] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+
+    def expect_asked(self, deleted: Mapping[str, str] | None) -> None:
+        """Raise unless each table of `deleted` is one whose rows can be deleted."""
+        if ignored := sorted({*(deleted or {})} - self.asked):
+            raise ArgumentValueError(
+                "deleted must have names of tables in changes, or of the right one of an as-of join, got "
+                f"{', '.join(map(repr, ignored))}; name its key in changes, or leave it out"
+            )
 
     def columns(self, spark: SparkSession, table: tuple[str, ...]) -> list[str]:
         make = self.frames.get(table)
@@ -299,6 +311,7 @@ def answer(
         on_tables=known.on_tables,
         frames={**known.frames},
         nested=known.nested,
+        asked=known.asked,
     )
     for path, query in known.nested.items():
         tables.frames[path] = partial(_rows_of_query, tables, query.node)
@@ -370,9 +383,10 @@ def _expect_rows_of_table(node: Node, nested: Mapping[tuple[str, ...], NestedQue
     if not plain or not (inner is None or isinstance(_operator(inner.node), Table)):
         raise ArgumentValueError(
             'late must be "drop" for a query of several operators: one that joins, ranks or aggregates '
-            'results, has grouping sets, or selects rows of windows, got "emit". A query of one operator '
-            "over the rows of a table has late rows: write it as a sql() of its own, take its results and "
-            "its late rows by with_side_outputs(), and query the table that its results are written to"
+            'results, has grouping sets, selects rows of windows, or is over changes, got "emit". A query of '
+            "one operator over the rows of a table has late rows: write it as a sql() of its own, take its "
+            "results and its late rows by with_side_outputs(), and query the table that its results are "
+            "written to"
         )
 
 

@@ -96,9 +96,9 @@ def _of_kept(column: Column, text: str, kept: str | None) -> Column:
 def _versions(node: AsOf, tables: Tables, rows: RowsOfSide) -> TimedSide:
     """Return the right rows that may be a match, and those that only end one."""
     of_rows, order = rows_of_view(node.right, [text for _, text, _ in node.keys])
-    table, deleted = plain_table(of_rows), tables.deleted or {}
-    of_side = deleted.get(node.names[1])
-    of_table = None if table is None or of_side is not None else deleted.get(".".join(table.table))
+    table, of_side = plain_table(of_rows), tables.deleted_of(node.names[1])
+    of_table = None if table is None else tables.deleted_of(".".join(table.table))
+    of_table = None if of_side is not None else of_table
     if table is not None and tables.is_changelog(table.table):
         of_table = f"{CHANGE_TYPE} = '{DELETE}'" + (f" OR {of_table}" if of_table else "")
     right = timed_side(of_rows, node.names[1], node.right_time or order, tables, rows, of_table, node.time)

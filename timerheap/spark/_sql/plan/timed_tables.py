@@ -110,6 +110,7 @@ class Tables:
     on_tables: Mapping[str, TableFunction] = field(default_factory=dict)
     frames: dict[tuple[str, ...], Callable[[], DataFrame]] = field(default_factory=dict)
     nested: Mapping[tuple[str, ...], NestedQuery] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)  # the tables of which `deleted` may say something
     _frames: dict[tuple[str, ...], DataFrame] = field(default_factory=dict)
     _changes: dict[tuple[str, ...], DataFrame] = field(default_factory=dict)
 
@@ -177,6 +178,11 @@ class Tables:
             df = df.withColumn(CHANGE_TYPE, F.lit(INSERT))
         return growing(f"{clause} of table {name}", df, instead)
 
+    def deleted_of(self, table: str) -> str | None:
+        """Return which rows of a table end the one before them, None if nothing is said of it."""
+        self.asked.add(table)
+        return (self.deleted or {}).get(table)
+
     def is_changelog(self, table: tuple[str, ...]) -> bool:
         return is_changelog(self.frame(table))
 
@@ -194,7 +200,7 @@ class Tables:
             name, df = ".".join(table), self.frame(table)
             if name in self.upserts:
                 time = time_of_versions(df, table, self.watermark)
-                df = self.upserts[name].changes(df, name, time, self.deleted, self.state_options)
+                df = self.upserts[name].changes(df, name, time, self.deleted_of(name), self.state_options)
             if is_changelog(df):
                 names = [name for name in df.columns if name not in (CHANGE_TYPE, *COMMIT)]
                 df = df.select(*map(quoted, names), quoted(CHANGE_TYPE).alias(CHANGED))

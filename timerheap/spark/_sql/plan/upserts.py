@@ -14,7 +14,7 @@ from timerheap.spark._changes.change_rows import is_changelog
 from timerheap.spark._changes.changes_inputs import StateOptions
 from timerheap.spark._changes.changes_of import changes_of
 
-_EXAMPLE = '{"orders": ("id", "version")}'
+_EXAMPLE = '{"orders": ("id", "version"), "stock": (["shop", "product"], "version")}'
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,14 @@ class Upserts:
 
     @classmethod
     def _of_table(cls, table: object, given: Any) -> Upserts:
-        key, sequence = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+        pair = isinstance(given, tuple) and len(given) == 2  # a tuple of more names might mean either
+        key, sequence = given if pair else (() if isinstance(given, tuple) else given, None)
         key = [key] if isinstance(key, str) else key
         names = [*key, sequence or ""] if isinstance(key, Sequence) else [None]
         if not all(isinstance(name, str) for name in names) or not key:
             raise ArgumentTypeError(
-                f"changes must have a key of each table, or a key and a sequence, such as {_EXAMPLE}, got "
-                f"{given!r} for {table!r}"
+                f"changes must have a key of each table, a name or a list of names, or a tuple of that and a "
+                f"sequence, such as {_EXAMPLE}, got {given!r} for {table!r}"
             )
         return cls(tuple(key), sequence)
 
@@ -53,7 +54,7 @@ class Upserts:
         df: DataFrame,
         table: str,
         time: str | None,
-        deleted: Mapping[str, str] | None,
+        deleted: str | None,
         options: StateOptions,
     ) -> DataFrame:
         """Return the changes that the rows of a table make."""
@@ -67,5 +68,5 @@ class Upserts:
                 f"changes must say what makes an upsert of {table!r} newer, got a key alone, and no "
                 f"watermark of the table; write {_EXAMPLE}"
             )
-        condition = None if deleted is None or table not in deleted else F.expr(deleted[table])
+        condition = None if deleted is None else F.expr(deleted)
         return changes_of(df, list(self.key), sequence, deleted=condition, **options)

@@ -17,7 +17,7 @@ _IMPORTS = "import timerheap.spark"
 
 def worker_trouble(spark: SparkSession) -> str | None:
     """Return what keeps local workers from starting, and what to do; None for nothing that is known."""
-    if on_connect(spark) or not spark.sparkContext.master.startswith("local"):
+    if on_connect(spark) or not spark.sparkContext.master.startswith("local") or _brings_files(spark):
         return None
     python = spark.sparkContext.pythonExec
     found = shutil.which(python)
@@ -27,9 +27,16 @@ def worker_trouble(spark: SparkSession) -> str | None:
     if why is None:
         return None
     return (
-        f"Spark starts its Python workers with {python!r}, which has no timerheap ({why}); activate the "
-        f"environment that has it, or set PYSPARK_PYTHON={sys.executable}, before the program starts"
+        f"PYSPARK_PYTHON must be a Python that has timerheap, got {python!r}, with which Spark starts its "
+        f"workers ({why}); activate the environment that has timerheap, or set "
+        f"PYSPARK_PYTHON={sys.executable}, before the program starts"
     )
+
+
+def _brings_files(spark: SparkSession) -> bool:
+    """Return whether an application sends files to its workers, among which timerheap may be."""
+    conf = spark.sparkContext.getConf()
+    return any(conf.get(f"spark.{name}") for name in ("submit.pyFiles", "archives", "files"))
 
 
 def _home(python: str) -> str:

@@ -238,9 +238,10 @@ def _names_in(text: str) -> Iterator[str]:
 
 
 def check_settings(df: DataFrame) -> None:
-    """Check the settings of the session of `df`, and log those that make a query slow, or its workers fail.
+    """Check the settings of the session of `df`, and log those that make a query slow.
 
-    ArgumentValueError: if a stream would not use the RocksDB state store, which state variables need
+    ArgumentValueError: if a stream would not use the RocksDB state store, which state variables need, or
+        local workers do not have timerheap
     """
     spark = df.sparkSession
     if df.isStreaming:
@@ -251,7 +252,7 @@ def check_settings(df: DataFrame) -> None:
                 f"variables, got {provider}; {_how_to_set_it()}"
             )
     if (trouble := worker_trouble(spark)) is not None:
-        _log.warning("%s", trouble)
+        raise ArgumentValueError(trouble)
     if slow := [*_slow_exchange(spark), *(_slow_state(spark) if df.isStreaming else ())]:
         _log.warning("slow Spark settings: %s", "; ".join(slow))
 

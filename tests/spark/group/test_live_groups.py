@@ -20,12 +20,12 @@ from queries import QUERY
 
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.layout import GroupLayout
+from timerheap.spark._group.stored.chunks import pieces
 from timerheap.spark._live import live_groups
 from timerheap.spark._live.live_cache import Cache, Owner
 from timerheap.spark._live.live_file import LiveFile
 from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._memory.blocks import Memory
-from timerheap.spark._memory.streamed import whole
 from timerheap.spark._query import Query
 
 OWNER = Owner("query", "operator")
@@ -49,8 +49,9 @@ class Executor:
         groups = LiveGroups(query.layout, store, owner, 4, mail)
         groups.begin(owner.operator, self.number)
         group, stored = groups.load(7)
-        timers_and_keys = whole(group.event_timers.snapshot())  # of keys that have settled, too
-        _, timestamps, owners, _ = timers_and_keys.columns
+        part = group.event_timers
+        every = pieces(part.snapshot(), part.schema)  # of keys that have settled, too
+        _, timestamps, owners, _ = pa.Table.from_batches(every, part.schema).columns
         timers = timestamps.to_pylist()
         assert sorted(timers) == list(range(self.number)), "what was committed, and nothing else"
         names = pa.array([f"k{self.number}"])

@@ -123,7 +123,8 @@ class Manifest:
         if self.max_parallelism != max_parallelism:
             raise CheckpointMismatchError(
                 f"max_parallelism must be {self.max_parallelism}, as in the checkpoint, got "
-                f"{max_parallelism}; pass max_parallelism={self.max_parallelism}, or start a new checkpoint"
+                f"{max_parallelism}; pass max_parallelism={self.max_parallelism}, or go on "
+                "with its state on a new checkpoint: timerheap.spark.continue_from"
             )
 
     def to_bytes(self) -> bytes:

@@ -198,12 +198,12 @@ def waits_for(found: KeyReport) -> Iterator[str]:
                 f"The next event-time timer fires when the watermark reaches {moment(due)}; it is "
                 f"{'not known yet' if watermark is None else f'at {moment(watermark)}{apart}'}."
             )
+            yield from _held(found)
         if now.buffered_rows:
             yield (
                 f"Before it, the function sees the {len(now.buffered_rows)} rows that wait, the first of "
                 f"{now.buffered_rows[0]['event_time']}, and may move or delete it."
             )
-            yield from _held(found)
     for timer in [timer for timer in now.timers if timer["of"] != _EVENT_TIME][:1]:
         late = found.read_at - timer["due"]
         overdue = f"overdue by {duration(late)}, and fires in the next micro-batch"

@@ -224,6 +224,7 @@ bench-kafka-sink: $(venv)/bench/.installed ## Rows into Kafka once each, beside 
 bench-realtime: $(venv)/bench/.installed ## From a timer's due time to its result in real-time mode, beside micro-batches
 	mkdir -p out
 	$(measured) bench/real_time.py --json out/real_time.json $(ARGS)
+	$(measured) bench/many_timers.py --json out/many_timers.json
 
 bench-processors: $(venv)/bench/.installed ## Stateful processors in timerheap beside Spark's own transformWithState
 	mkdir -p out

@@ -28,6 +28,7 @@ from timerheap import BatchProcessFunction, KeyedProcessFunction, WatermarkStrat
 RESULT = "key long, at long"
 AHEAD = 15.0  # seconds from the first row to the timers
 LASTS = 30.0  # seconds in which there are rows
+EPOCH = 20  # seconds
 
 
 class Rows(KeyedProcessFunction):
@@ -83,7 +84,7 @@ def run(spark: Any, folder: Path, function: Any, options: argparse.Namespace) ->
     result = result.withColumn("there", F.expr(NANOS))
     writer = result.writeStream.format("memory").queryName(name).outputMode("update")
     writer = writer.option("checkpointLocation", str(folder / name))
-    query = timerheap.spark.start_real_time(writer, epoch="5 minutes")
+    query = timerheap.spark.start_real_time(writer, epoch=EPOCH * 1000)
     while not spark.table(name).limit(1).count():
         if query.exception() or time.time() * 1000 > at:
             raise TimeoutError(f"{name}: the timers are due before all are registered: {query.exception()}")
@@ -100,8 +101,10 @@ def run(spark: Any, folder: Path, function: Any, options: argparse.Namespace) ->
     waits, rows = there - due, (key >= 0) & (due >= began * 1000 + 3000)
     fired = there[key < 0]
     within = rows & (due > at - 100) & (due < fired.max())
+    ends = sorted(file.stat().st_mtime * 1000 for file in (folder / name / "commits").glob("[0-9]*"))
     return {
         "case": name,
+        "an epoch ended meanwhile": any(at - 1000 < end < fired.max() + 1000 for end in ends),
         "timers": len(fired),
         "fired in s": round(float(fired.max() - fired.min()) / 1000, 2),
         "waits of rows meanwhile, ms": percentiles(waits[within]),

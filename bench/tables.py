@@ -371,6 +371,23 @@ def real_time(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def many_timers(figures: dict[str, Any]) -> str:
+    """Return how long rows wait while very many timers are due, in ms."""
+    lines = _begin(
+        "| | timers of one second | fired within | rows meanwhile wait: p50, p99, longest | others | cores, JVM "
+        "| Python |"
+    )
+    names = {"rows": "row by row", "columns": "vectorized"}
+    for case in figures["cases"]:
+        meanwhile, others = case["waits of rows meanwhile, ms"], case["others, ms"]
+        waits = [", ".join(f"{found[at]:g} ms" for at in (0, 2, 3)) for found in (meanwhile, others)]
+        cells = [f"{case['timers']:,}", f"{case['fired in s']:g} s", *waits]
+        lines.append(
+            _line(names[case["case"]], *cells, f"{case['cores, JVM']:.2f}", f"{case['cores, Python']:.2f}")
+        )
+    return "\n".join(lines)
+
+
 def latency_choices(figures: dict[str, Any]) -> str:
     """Return what each choice of settings is worth."""
     heads = ["timerheap, p50", "beside the first", "p99", "micro-batch", "cores", "`groupBy()`, p50", "p99"]
@@ -505,6 +522,7 @@ WRITERS: dict[str, Any] = {
     "windows": windows,
     "processors": lambda figures, _: processors(figures),
     "real_time": lambda figures, _: real_time(figures),
+    "many_timers": lambda figures, _: many_timers(figures),
     "latency_choices": lambda figures, _: latency_choices(figures),
     "tight_memory": lambda figures, _: tight_memory(figures),
     "tight_memory_large": lambda figures, _: tight_memory(figures),

@@ -341,7 +341,11 @@ def _until_its_end(
 
 
 def compared(expected: Path, found: Path) -> Outcome:
-    """Compare outputs of a query, the first from an undisturbed run: each attempt of each micro-batch."""
+    """Compare outputs of a query, the first from an undisturbed run: each attempt of each micro-batch.
+
+    If a driver dies when Spark has noted the files of a micro-batch, but not planned it, the repeated one has
+    the files of two, and all behind it are one earlier. Then the rows of all together are compared.
+    """
     outcome = Outcome()
     right, tried = _attempts(expected), _attempts(found)
     for batch in sorted(right.keys() | tried.keys()):
@@ -358,7 +362,14 @@ def compared(expected: Path, found: Path) -> Outcome:
                     f"micro-batch {batch}: {len(rows)} rows instead of {len(wanted)}; missing {lost}, "
                     f"unexpected {more}"
                 )
+    once = all(attempts == attempts[:1] * len(attempts) for attempts in tried.values())
+    if once and len(tried) < len(right) and _all_rows(tried) == _all_rows(right):
+        outcome.differences.clear()
     return outcome
+
+
+def _all_rows(attempts: Mapping[int, list[list[list[str]]]]) -> list[list[str]]:
+    return sorted(row for rows, *_ in attempts.values() for row in rows)
 
 
 def _attempts(folder: Path) -> dict[int, list[list[list[str]]]]:

@@ -374,8 +374,8 @@ def real_time(figures: dict[str, Any]) -> str:
 def many_timers(figures: dict[str, Any]) -> str:
     """Return how long rows wait while very many timers are due, in ms."""
     lines = _begin(
-        "| | timers of one second | fired within | rows meanwhile wait: p50, p99, longest | others | cores, JVM "
-        "| Python |"
+        "| | timers of one second | fired within | rows meanwhile wait: p50, p99, longest | others "
+        "| cores, JVM | Python |"
     )
     names = {"rows": "row by row", "columns": "vectorized"}
     for case in figures["cases"]:

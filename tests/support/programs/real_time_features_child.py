@@ -23,30 +23,16 @@ from real_time_child import EPOCH, SCHEMA, STRATEGY, Child, Source, append, line
 import timerheap.spark
 from timerheap import KeyedCoProcessFunction, Time, Types, ValueStateDescriptor
 from timerheap.spark import in_real_time, sql
-from timerheap.windows import AggregateFunction, ProcessWindowFunction, SlidingEventTimeWindows
+from timerheap.windows import ProcessWindowFunction, SlidingEventTimeWindows
 
 END = 1_000_000
 CHANGE = "_change_type"
 Rows = Callable[[], DataFrame]
 
 
-class CountRows(AggregateFunction):
-    def create_accumulator(self) -> int:
-        return 0
-
-    def add(self, value: Any, accumulator: int) -> int:
-        return accumulator + 1
-
-    def get_result(self, accumulator: int) -> int:
-        return accumulator
-
-    def merge(self, a: int, b: int) -> int:
-        return a + b
-
-
-class Shown(ProcessWindowFunction):
+class Counted(ProcessWindowFunction):
     def process(self, key: Any, context: Any, elements: Any) -> Iterator[Any]:
-        yield context.window().end, next(iter(elements))
+        yield context.window().end, sum(1 for _ in elements)
 
 
 class Both(KeyedCoProcessFunction):
@@ -143,18 +129,9 @@ def rules(rows: Rows) -> DataFrame:
 @feature
 def operator(rows: Rows) -> DataFrame:
     windows = SlidingEventTimeWindows.of(Time.seconds(2), Time.seconds(1))
-    count = CountRows()
     result = "ended long, n long"
     return timerheap.spark.window_operator(
-        rows(),
-        "key",
-        windows,
-        count,
-        result,
-        "at",
-        window_function=Shown(),
-        accumulator_type=Types.LONG(),
-        watermark=STRATEGY,
+        rows(), "key", windows, Counted(), result, "at", watermark=STRATEGY
     )
 
 

@@ -111,11 +111,11 @@ def two(rows: Rows) -> DataFrame:
 
 @feature
 def interval(rows: Rows) -> DataFrame:
-    df = rows().withColumn("time", F.timestamp_millis("at"))
+    first, second = (rows().withColumn("time", F.timestamp_millis("at")) for _ in range(2))
     text = """SELECT a.key, a.at, b.at AS later FROM first a JOIN second b ON a.key = b.key
         AND b.time BETWEEN a.time AND a.time + INTERVAL '2' SECOND"""
-    tables = {"first": df.where("text = 'a'"), "second": df.where("text = 'b'")}
-    return sql(df.sparkSession, text, STRATEGY, tables=tables)
+    tables = {"first": first.where("text = 'a'"), "second": second.where("text = 'b'")}
+    return sql(first.sparkSession, text, STRATEGY, tables=tables)
 
 
 @feature

@@ -17,7 +17,7 @@ _IMPORTS = "import timerheap.spark"
 
 def worker_trouble(spark: SparkSession) -> str | None:
     """Return what keeps local workers from starting, and what to do; None for nothing that is known."""
-    if on_connect(spark) or not spark.sparkContext.master.startswith("local") or _brings_files(spark):
+    if on_connect(spark) or _may_have_it(spark):
         return None
     python = spark.sparkContext.pythonExec
     found = shutil.which(python)
@@ -33,10 +33,12 @@ def worker_trouble(spark: SparkSession) -> str | None:
     )
 
 
-def _brings_files(spark: SparkSession) -> bool:
-    """Return whether an application sends files to its workers, among which timerheap may be."""
+def _may_have_it(spark: SparkSession) -> bool:
+    """Return whether workers may have timerheap from elsewhere: on a cluster, or from files that are sent."""
     conf = spark.sparkContext.getConf()
-    return any(conf.get(f"spark.{name}") for name in ("submit.pyFiles", "archives", "files"))
+    return not str(conf.get("spark.master")).startswith("local") or any(
+        conf.get(f"spark.{name}") for name in ("submit.pyFiles", "archives", "files")
+    )
 
 
 def _home(python: str) -> str:

@@ -408,7 +408,7 @@ class ProcessTester:
         self._failed = True  # as on Spark, where the micro-batch is done again from the checkpoint
         run_key_group(MicroBatch(query, self._runner, self._clock, output), group, rows, watermark, broadcast)
         notices = {each: each for each in group.notices()}
-        for about, message in (self._runner.warnings | notices).items():
+        for about, message in {**self._runner.warnings, **notices}.items():
             if about not in self._warned:
                 _log.warning("%s", message)
             self._warned.add(about)

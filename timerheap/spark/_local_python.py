@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from functools import cache
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -35,10 +36,10 @@ def worker_trouble(spark: SparkSession) -> str | None:
 
 def _may_have_it(spark: SparkSession) -> bool:
     """Return whether workers may have timerheap from elsewhere: on a cluster, or from files that are sent."""
-    conf = spark.sparkContext.getConf()
-    return not str(conf.get("spark.master")).startswith("local") or any(
-        conf.get(f"spark.{name}") for name in ("submit.pyFiles", "archives", "files")
-    )
+    context: Any = spark.sparkContext
+    is_local = context.master.startswith("local")
+    sent = [context.getConf().get(f"spark.{name}") for name in ("submit.pyFiles", "archives", "files")]
+    return not is_local or any([*sent, *context._python_includes])
 
 
 def _home(python: str) -> str:

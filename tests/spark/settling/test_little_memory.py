@@ -21,8 +21,11 @@ pytestmark = [
 KEYS = 600_000
 BUILDS = KEYS // settled_child.MANY
 BATCHES = 8
-OWN = 24 << 20
-"""Bytes that a worker has of its own: objects, and a copy of a group's part when that is stored anew."""
+OWN = 36 << 20
+"""Bytes that a worker has of its own: objects, and a copy of a group's part when that is stored anew.
+
+Of two machines with the same Python and libraries one needed 24 million, and one 32.
+"""
 
 
 def run(folder: Path, limit: int | None = None, **spec: Any) -> dict[str, Any]:

@@ -601,6 +601,13 @@ class StateClient:
         return getattr(self._client, "_client_socket", None)
 
 
+def sends_files(spark: SparkSession) -> bool:
+    """Return whether an application sends files to its workers."""
+    context: Any = spark.sparkContext
+    names = ("submit.pyFiles", "archives", "files")
+    return any([*(context.getConf().get(f"spark.{name}") for name in names), *context._python_includes])
+
+
 def local_cores(spark: SparkSession) -> int | None:
     """Return how many tasks a local Spark runs at a time; None on a cluster, whose executors come and go."""
     context: Any = spark.sparkContext._jsc

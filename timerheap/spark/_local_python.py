@@ -7,11 +7,10 @@ import shutil
 import subprocess
 import sys
 from functools import cache
-from typing import Any
 
 from pyspark.sql import SparkSession
 
-from timerheap.spark._compat import on_connect
+from timerheap.spark._compat import on_connect, sends_files
 
 _IMPORTS = "import timerheap.spark"
 
@@ -36,10 +35,7 @@ def worker_trouble(spark: SparkSession) -> str | None:
 
 def _may_have_it(spark: SparkSession) -> bool:
     """Return whether workers may have timerheap from elsewhere: on a cluster, or from files that are sent."""
-    context: Any = spark.sparkContext
-    is_local = context.master.startswith("local")
-    sent = [context.getConf().get(f"spark.{name}") for name in ("submit.pyFiles", "archives", "files")]
-    return not is_local or any([*sent, *context._python_includes])
+    return not str(spark.sparkContext.master).startswith("local") or sends_files(spark)
 
 
 def _home(python: str) -> str:

@@ -31,21 +31,20 @@ def script(folder: Path, text: str) -> Path:
 
 
 def test_a_python_without_timerheap_is_named(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = script(tmp_path, "echo \"ModuleNotFoundError: No module named 'timerheap'\" >&2; exit 1")
-    plan(spark, monkeypatch, other)
-    plan(spark, monkeypatch, tmp_path / "none")
-    wrong, missing = (each for each in caplog.messages if "Python workers" in each)
-    assert f"with '{other}', which has no timerheap (ModuleNotFoundError: No module named" in wrong
-    assert f"set PYSPARK_PYTHON={sys.executable}, before the program starts" in wrong
-    assert "No such file or directory" in missing
+    with pytest.raises(ValueError, match="PYSPARK_PYTHON must be a Python that has timerheap") as wrong:
+        plan(spark, monkeypatch, other)
+    assert f"got '{other}', with which Spark starts its workers (ModuleNotFoundError: No" in str(wrong.value)
+    assert f"set PYSPARK_PYTHON={sys.executable}, before the program starts" in str(wrong.value)
+    with pytest.raises(ValueError, match="No such file or directory"):
+        plan(spark, monkeypatch, tmp_path / "none")
 
 
 def test_a_python_that_has_it_is_no_trouble(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan(spark, monkeypatch, sys.executable)
     plan(spark, monkeypatch, os.path.join(os.path.dirname(sys.executable), "python3"))
     plan(spark, monkeypatch, script(tmp_path, f'exec {sys.executable} "$@"'))
-    assert not [each for each in caplog.messages if "Python workers" in each]

@@ -355,7 +355,7 @@ def test_ranges_are_smaller_where_there_is_little_memory(tmp_path: Path) -> None
         return LIVE.settling_of(1, False, folder / "process", folder)
 
     assert in_memory_of(1 << 40) == DEFAULT
-    for limit, finer in ((64 << 20, 1), (16 << 20, 4), (1, 16)):
+    for limit, finer in ((128 << 20, 1), (32 << 20, 4), (1, 16)):
         found = in_memory_of(limit)
         assert found.records == DEFAULT.records // finer
         assert found.ranges == DEFAULT.ranges * finer, "a micro-batch writes as much"

@@ -170,9 +170,12 @@ def test_a_stream_has_the_results_of_the_batch(
         f"= r.k AND l.at >= r.at AND {CONDITIONS[name]} WHERE l.n IS NOT NULL"
     )
     options: dict[str, Any] = {"watermark": "10 minutes"}
-    marks = {} if deleted is None else {"r": deleted, "r_table": deleted}
-    batch = timerheap.spark.sql(spark, query.format(l="l_table", r="r_table"), deleted=marks, **options)
-    stream = timerheap.spark.sql(spark, query.format(l="l", r="r"), deleted=marks, **options)
+
+    def joined(left: str, right: str) -> DataFrame:
+        mark = {} if deleted is None else {right: deleted}
+        return timerheap.spark.sql(spark, query.format(l=left, r=right), deleted=mark, **options)
+
+    batch, stream = joined("l_table", "r_table"), joined("l", "r")
     found = [row for part in streams.batches(stream, tmp_path / "work") for row in part]
     assert sorted(found, key=repr) == sorted(map(tuple, batch.collect()), key=repr)
     assert len(found) > 50

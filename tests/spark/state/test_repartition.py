@@ -58,7 +58,7 @@ def test_a_function_goes_on_in_more_and_in_fewer_partitions(spark: SparkSession,
             repartition(spark, tmp_path, partitions)
     assert emitted(tmp_path) == expected(batches, "event_time")
     write(folder, batches[:1])
-    with pytest.raises(StreamingQueryException, match="pass max_parallelism=4, or start a new checkpoint"):
+    with pytest.raises(StreamingQueryException, match="pass max_parallelism=4, or go on with its state"):
         run(32)
 
 

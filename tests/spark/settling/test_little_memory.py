@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import settled_child
 from cgroups import is_in_memory, limited, missing_cgroups
+from children import import_path
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,7 +34,8 @@ def run(folder: Path, limit: int | None = None, **spec: Any) -> dict[str, Any]:
     file = folder.with_suffix(".json")
     file.write_text(json.dumps(spec | {"folder": str(folder), "keys": KEYS}))
     command = [sys.executable, settled_child.__file__, file]
-    env = {name: value for name, value in os.environ.items() if name != "TIMERHEAP_SETTLING"}
+    env = os.environ | import_path()
+    env.pop("TIMERHEAP_SETTLING", None)
     with subprocess.Popen(
         command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:

@@ -77,7 +77,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         {"max_parallelism": 5},
         say(
             "max_parallelism must be 3, as in the checkpoint, got 5",
-            "pass max_parallelism=3, or start a new checkpoint",
+            "pass max_parallelism=3, or go on with its state",
         ),
     ),
     "key": (

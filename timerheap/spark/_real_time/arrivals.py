@@ -77,7 +77,7 @@ class Arrivals:
         return None
 
     def _read_until(self, until: float) -> None:
-        """Read what is there and what comes before `until`, but not past the end of the input."""
+        """Read the bytes that have come, and those that come before `until`, up to the end of the input."""
         nap, size = self._linger.nap(), self._read_all()
         while (left := until - time.monotonic()) > 0 and not self._ended and size < _MOST:
             time.sleep(min(left, nap))

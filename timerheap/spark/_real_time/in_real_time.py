@@ -30,7 +30,7 @@ def in_real_time(df: DataFrame) -> DataFrame:
     Raises
     ------
     ArgumentTypeError
-        If `df` is no DataFrame.
+        If `df` is not a DataFrame.
     UnsupportedError
         On Spark Connect.
 

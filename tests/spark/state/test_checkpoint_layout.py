@@ -20,10 +20,10 @@ from timerheap.spark._group.stored.formats import CHECKPOINT
 from timerheap.spark._group.stored.kinds import EVENT_TIMERS, USER_STATE, WATERMARK
 from timerheap.spark._group.stored.manifest import Manifest, Run, Segment, Standing
 from timerheap.spark._group.stored.tiers import Tiers
+from timerheap.spark._group.stored.watermark_bytes import InputWatermark, StoredWatermark, encode_watermark
 from timerheap.spark._group.stored_watermark import INLINE_WATERMARK, read_watermark
 from timerheap.spark._group.timers import JournalledTimers
 from timerheap.spark._group.value_state import StateTable
-from timerheap.spark._group.watermark import InputWatermark, StoredWatermark, encode_watermark
 from timerheap.spark._memory.blocks import PROCESS, Block, ProcessMemory
 
 SMALL_WATERMARK = bytes(50)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from timerheap import MIN_WATERMARK, WatermarkStrategy
 from timerheap.spark._exchange.observed_times import merged
 from timerheap.spark._exchange.observed_times import observed as observed_rows
-from timerheap.spark._group.watermark import WatermarkState, decode_watermark, encode_watermark
+from timerheap.spark._group.stored.watermark_bytes import decode_watermark, encode_watermark
+from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._observed import OBSERVED
 from timerheap.watermarks import WatermarkGenerator
 from timerheap.watermarks.generators import BoundedOutOfOrdernessWatermarks

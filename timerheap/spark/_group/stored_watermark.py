@@ -14,7 +14,7 @@ from timerheap.errors import DamagedCheckpointError
 from timerheap.spark._group.stored.chunk_store import ChunkReader, ChunkStore
 from timerheap.spark._group.stored.kinds import WATERMARK
 from timerheap.spark._group.stored.manifest import Manifest
-from timerheap.spark._group.watermark import halves
+from timerheap.spark._group.stored.watermark_bytes import halves
 
 INLINE_WATERMARK = 4096
 """The size of the state, in bytes, up to which it is in every group's manifest: some 100 channels."""

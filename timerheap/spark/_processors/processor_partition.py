@@ -21,7 +21,8 @@ from timerheap.spark._exchange.unpacker import Part, by_key_group, unpack, unpac
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.saving import Stored
 from timerheap.spark._group.stored.manifest import Manifest
-from timerheap.spark._group.watermark import WatermarkState, decode_watermark
+from timerheap.spark._group.stored.watermark_bytes import decode_watermark
+from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._processors.processor_records import FrameRecords, FrameSettings, Records, RowRecords
 from timerheap.spark._processors.processor_runner import BoundGroup, ProcessorRunner, declared_state
 from timerheap.spark._processors.processor_states import (

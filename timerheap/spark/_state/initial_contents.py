@@ -30,13 +30,13 @@ from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.layout import OwnPart
 from timerheap.spark._group.state_names import BROADCAST_STATE, expect_known
 from timerheap.spark._group.stored.kinds import OWN, USER_STATE
-from timerheap.spark._group.user_states import UserState, new_state, restored_state
-from timerheap.spark._group.watermark import (
+from timerheap.spark._group.stored.watermark_bytes import (
     InputWatermark,
     StoredWatermark,
     decode_watermark,
     encode_watermark,
 )
+from timerheap.spark._group.user_states import UserState, new_state, restored_state
 from timerheap.spark._plan.build import hashed, naive_millis
 from timerheap.spark._plan.named_columns import quoted
 from timerheap.spark._plan.python_stage import map_batches

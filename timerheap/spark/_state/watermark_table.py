@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap.spark._columns import FOLLOWED
-from timerheap.spark._group.watermark import WatermarkState, decode_watermark
+from timerheap.spark._group.stored.watermark_bytes import decode_watermark
+from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._state.state_tables import TIMESTAMP, readable
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkStatus, WatermarkStrategy

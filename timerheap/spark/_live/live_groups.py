@@ -94,6 +94,16 @@ class LiveGroups:
             found = self._loaded(manifest)
         return found
 
+    def counts(self) -> dict[str, int]:
+        """Return the metrics of where groups and keys have come from so far, by name."""
+        return {
+            "groups_handed_over": self.origins["handed over"],
+            "groups_loaded": self.origins["loaded"],
+            "settled_keys": self.settled["keys"],
+            "settled_bytes": self.settled["bytes"],
+            "returned_keys": self.settled["returned"],
+        }
+
     def load_again(self, group: KeyGroup, lost: SettledLost) -> tuple[KeyGroup, Stored]:
         """Return the current key group from the state store, since keys that have settled are lost."""
         assert isinstance(group.memory, LiveFile)

@@ -97,15 +97,7 @@ class Partition(TaskPartition):
 
     def _counted(self, metrics: Metrics | None = None, **totals: int) -> pa.Array:
         """Return the metrics since the last call, given what the task has counted so far."""
-        origins, settled = self._groups.origins, self._groups.settled
-        self._metrics.add_totals(
-            groups_handed_over=origins["handed over"],
-            groups_loaded=origins["loaded"],
-            settled_keys=settled["keys"],
-            settled_bytes=settled["bytes"],
-            returned_keys=settled["returned"],
-            **totals,
-        )
+        self._metrics.add_totals(**self._groups.counts(), **totals)
         self._metrics.add(max_parallelism=self._placement.max_parallelism)
         return self._metrics.take(metrics)
 

@@ -27,7 +27,7 @@ _CHANNELS = "channel_watermarks"
 
 @dataclass(frozen=True)
 class Progress:
-    """The metrics of one operator as of a micro-batch; `progress` returns them.
+    """The metrics of one operator as of a micro-batch, or an epoch; `progress` returns them.
 
     Times are in epoch milliseconds.
 
@@ -160,7 +160,7 @@ def progress(query: StreamingQuery, operator: str | None = None) -> Progress | N
         raise ArgumentTypeError(f"query must be a pyspark.sql.streaming.StreamingQuery, got {query!r}")
     if operator is not None and not isinstance(operator, str):
         raise ArgumentTypeError(f'operator must be a str such as "timerheap", got {operator!r}')
-    batches = [batch for batch in query.recentProgress if batch.stateOperators]  # others had nothing to do
+    batches = [batch for batch in query.recentProgress if has_run(batch)]
     if operator is None:
         known = {name for batch in batches for name in operators_of(batch)}
         operator = known.pop() if len(known) == 1 else DEFAULT_NAME
@@ -184,6 +184,11 @@ def progress(query: StreamingQuery, operator: str | None = None) -> Progress | N
             f"{', '.join(map(repr, names)) or 'nothing'}"
         )
     return None
+
+
+def has_run(batch: StreamingQueryProgress) -> bool:
+    """Return whether a micro-batch, or an epoch, has run; Spark also reports that there was nothing to do."""
+    return "addBatch" in batch.durationMs
 
 
 def operators_of(batch: StreamingQueryProgress) -> dict[str, dict[str, Any]]:

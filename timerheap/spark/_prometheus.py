@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from timerheap.metrics import DistributionResult
-from timerheap.spark._progress import Progress, after_batch, as_progress, operators_of
+from timerheap.spark._progress import Progress, after_batch, as_progress, has_run, operators_of
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -174,7 +174,7 @@ class PrometheusMetrics(StreamingQueryListener):
             run.seconds = progress.durationMs.get("triggerExecution", 0) / 1000
             run.behind = _rows_behind(progress.sources)
             query.rows += progress.numInputRows
-            if progress.stateOperators:  # otherwise the micro-batch had nothing to do
+            if has_run(progress):
                 for operator, observed in operators_of(progress).items():
                     label = _label(operator)
                     now = run.operators.setdefault(label, _Operator()).add(progress.batchId, observed)

@@ -269,17 +269,22 @@ def _how_to_set_it() -> str:
     )
 
 
-def check_real_time(spark: SparkSession, partitions: int) -> None:
-    """Raise an ArgumentValueError that names the settings and cores which a query in real-time mode lacks."""
+def check_real_time(spark: SparkSession, partitions: int, operators: int) -> None:
+    """Raise an ArgumentValueError that names the settings and cores which a query in real-time mode lacks.
+
+    partitions, operators: of the query so far, each of whose operators has a task for each partition
+    """
+    needed = partitions * operators
     wanted = _REAL_TIME | {_SOCKETS: "true"}
     found = {name: spark.conf.get(name, None) for name in wanted}
     lacks, cores = [], local_cores(spark)
     if missing := [f"{name}={value}" for name, value in wanted.items() if found[name] != value]:
         lacks.append(f"the settings of timerheap.spark.settings(real_time=True): {', '.join(missing)}")
-    if cores is not None and cores <= partitions:
+    if cores is not None and cores <= needed:
+        of_each = "" if operators == 1 else f" of each of {operators} operators"
         lacks.append(
-            f"more than {partitions} cores, got {cores}: one for each of spark.sql.shuffle.partitions and "
-            "one for each task of the source"
+            f"more than {needed} cores, got {cores}: one for each of spark.sql.shuffle.partitions{of_each} "
+            "and one for each task of the source"
         )
     if lacks:
         raise ArgumentValueError(f"real_time needs an application with {'; and with '.join(lacks)}")

@@ -28,6 +28,7 @@ pytestmark = [
         ("patterns", "distinct", "asof", "two"),
         ("rules", "operator", "interval", "two"),
         ("upserts", "counted", "tops", "two"),
+        ("chain", "chained"),
     ],
     ids=" ".join,
 )
@@ -37,6 +38,8 @@ def test_results_are_those_of_a_batch(names: tuple[str, ...], tmp_path: Path) ->
         assert seen[name] == seen[f"{name} wanted"], seen.get(f"{name} error")
         assert seen[name]
     assert sum(seen[f"{name} starts"] for name in names) > len(names), "some were killed"
+    if "chained" in names:
+        assert seen["watermarks"] == ["1970-01-01 00:16:38.999000"] * 3, "each follows the one before"
 
 
 def test_rows_for_every_key_group_are_refused(spark: SparkSession) -> None:

@@ -71,9 +71,18 @@ def test_a_query_that_is_started_otherwise_says_how_to_start_it(seen: dict[str, 
     assert "must be started with timerheap.spark.start_real_time()" in seen["not by start_real_time"]
 
 
-def test_more_operators_are_an_error(seen: dict[str, Any]) -> None:
-    for name in ("more, True", "more, False"):
-        assert seen[name].startswith("df must come from a source in real-time mode, got the result of")
+def test_more_between_two_operators_than_columns_and_rows_is_an_error(seen: dict[str, Any]) -> None:
+    assert seen["more"].startswith("df must be a source or the results of one operator in real-time mode")
+    assert "got Spark's Generate between" in seen["more"]
+
+
+def test_the_progress_of_an_epoch_is_told(seen: dict[str, Any]) -> None:
+    progress = seen["progress"]
+    assert progress["watermark"] == 7999
+    assert (progress["late_rows"], progress["buffered_rows"]) == (0, 2)
+    assert progress["channel_watermarks"] == {"0": 7999, "1": 7999}
+    assert progress["state_bytes"] > 0
+    assert seen["fired"] == 3
 
 
 def test_what_the_application_lacks_is_named_in_one_error(spark: Any) -> None:

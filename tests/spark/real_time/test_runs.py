@@ -107,7 +107,7 @@ class Application:
     sparkSession, id, runId, stopped = None, "q", "r", False
 
     def __init__(self, jobs: list[Any]) -> None:
-        self.sparkSession, self.jobs = self, jobs
+        self.sparkSession, self.jobs, self.operators = self, jobs, ["only"]
 
     def statusTracker(self) -> Application:
         return self
@@ -137,7 +137,7 @@ def start_real_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         slept = Slept()
         replaced: dict[str, Any] = {
             "writing": lambda *_: (application, "checkpoint", None),
-            "operator_in": lambda _: "name",
+            "operators_in": lambda _: application.operators,
             "place_of_state": lambda *_: f"file://{tmp_path}",
             "last_epoch": lambda *_: last_epoch,
             "real_time_trigger": lambda *_: None,
@@ -158,6 +158,13 @@ Started = Callable[[Application, int], Slept]
 def test_the_number_of_tasks_is_left_for_the_first_epoch(start_real_time: Started, tmp_path: Path) -> None:
     assert not start_real_time(Application([[1], [2, 3, 4]]), -1)
     assert Path(sources_of(str(tmp_path), 1)).read_text() == "13"
+
+
+def test_the_source_sends_to_the_first_of_several_operators(start_real_time: Started, tmp_path: Path) -> None:
+    application = Application([[1, 2, 3], [5, 6, 7, 8]])
+    application.operators = ["last", "middle", "first"]
+    assert not start_real_time(application, -1)
+    assert Path(sources_of(str(tmp_path), 1)).read_text() == "15"
 
 
 def test_a_source_without_tasks_is_not_waited_for_without_end(

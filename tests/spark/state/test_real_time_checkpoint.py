@@ -45,7 +45,7 @@ def checkpoint(tmp_path: Path) -> Path:
         (folder / name / "4").write_text("v1\n{}")
     (folder / "metadata").write_text(json.dumps({"id": "a-query"}))
     for partition in range(PARTITIONS):
-        of_partition = folder_of(str(folder / "timerheap"), partition)
+        of_partition = folder_of(str(folder / "timerheap"), 0, partition)
         store = EpochStore(fs.LocalFileSystem(), of_partition, partition, 0, 1)
         store._name = store._name._replace(epoch=4)
         for number in range(partition, KEY_GROUPS, PARTITIONS):

@@ -1,15 +1,18 @@
 """Functions beside `process` in real-time mode, in a process of their own; see `real_time_child`.
 
-Its arguments are a folder and names of functions. Prints for each the rows of its query, and those
-of a batch. Rows of the keys "end 0" and "end 1" move the watermark behind all others, and do not count.
+Its arguments are a folder and names of functions; the variable KILLS says how often all workers are
+killed, by default once. Prints for each function the rows of its query, and those of a batch. Rows of the
+keys "end 0" and "end 1" move the watermark behind all others, and do not count.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
@@ -21,7 +24,7 @@ from pyspark.sql import functions as F
 from real_time_child import EPOCH, SCHEMA, STRATEGY, Child, Source, append, lines
 
 import timerheap.spark
-from timerheap import KeyedCoProcessFunction, Time, Types, ValueStateDescriptor
+from timerheap import KeyedCoProcessFunction, KeyedProcessFunction, Time, Types, ValueStateDescriptor
 from timerheap.spark import in_real_time, sql
 from timerheap.windows import ProcessWindowFunction, SlidingEventTimeWindows
 
@@ -48,6 +51,33 @@ class Both(KeyedCoProcessFunction):
     def process_element2(self, value: Any, ctx: Any) -> Iterator[Any]:
         self.count.update((self.count.value() or 0) + 100)
         yield value.key, value.at, self.count.value()
+
+
+class Paused(KeyedProcessFunction):
+    """Yields each pause of 300 ms after a row of a key."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 300, name="pause")
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), timestamp
+
+
+class Running(KeyedProcessFunction):
+    """Yields for each row how many of its key there have been; rows of one time count together, later."""
+
+    def __init__(self, key: str = "one") -> None:
+        self.key = key
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.count.update((self.count.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1, name=f"{ctx.timestamp()}")
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), timestamp, self.count.value()
 
 
 FEATURES: dict[str, Callable[[Rows], DataFrame]] = {}
@@ -154,6 +184,30 @@ def tops(rows: Rows) -> DataFrame:
 
 
 @feature
+def chain(rows: Rows) -> DataFrame:
+    """Return how often there were so many rows of a key within a second, of windows of windows."""
+    df = rows().withColumn("time", F.timestamp_millis("at"))
+    text = """SELECT n, window_end, COUNT(*) AS keys FROM TUMBLE((
+            SELECT key, window_time, COUNT(*) AS n
+            FROM TUMBLE(TABLE readings, DESCRIPTOR(time), INTERVAL '1' SECOND)
+            GROUP BY key, window_start, window_end, window_time
+        ), DESCRIPTOR(window_time), INTERVAL '4' SECOND) WHERE n > 1 GROUP BY n, window_start, window_end"""
+    return sql(df.sparkSession, text, STRATEGY, tables={"readings": df})
+
+
+@feature
+def chained(rows: Rows) -> DataFrame:
+    paused = timerheap.spark.process(
+        rows(), "key", Paused(), "key string, paused long", "at", watermark=STRATEGY
+    )
+    paused = paused.where("key <> 'k0'").selectExpr("upper(key) AS key", "paused", "1 AS one")
+    counted = timerheap.spark.process(paused, "one", Running(), "one int, at long, n long", "paused")
+    counted = counted.selectExpr("n % 3 AS rest", "at", "n")
+    result = timerheap.spark.process(counted, "rest", Running("rest"), "rest long, at long, n long", "at")
+    return result.where(F.col("at") < END)
+
+
+@feature
 def asof(rows: Rows) -> DataFrame:
     right = rows().where("text = 'c'").select("key", "at", F.col("at").alias("price"))
     left = rows().where("text <> 'c'")
@@ -180,6 +234,8 @@ class Features(Child):
 
     def run(self) -> None:
         source, draw, names = Source(self.spark), Random(7), sys.argv[2:]
+        kills = int(os.environ.get("KILLS", 1))
+        self.starts: Counter[str] = Counter()
         rows: list[tuple[str, int, str]] = [
             (f"k{draw.randrange(5)}", 100 * n + draw.randrange(1000), draw.choice("abc")) for n in range(200)
         ]
@@ -189,10 +245,8 @@ class Features(Child):
         for at in range(0, len(rows), 10):
             source.send(at // 10 % 2, *rows[at : at + 10])
             time.sleep(0.1)
-            if at == 100:
-                jvm: Any = self.spark.sparkContext._gateway
-                for worker in python_workers(jvm.proc.pid):
-                    kill(worker)
+            for _ in range(self.kills_at(at, len(rows), kills)):
+                self.break_epochs(names)
         for at in (0, 1):
             source.send(at, *((f"end {at}", END, text) for text in "abc"))
         batch = self.spark.createDataFrame(source.sent, SCHEMA)
@@ -201,26 +255,63 @@ class Features(Child):
             self.expect_rows(name, net(ended(result.select(F.to_json(F.struct("*"))).toPandas().iloc[:, 0])))
         self.spark.stop()
 
+    def kills_at(self, at: int, rows: int, kills: int) -> int:
+        """Return how often workers are killed after this row, of kills that are spread over the rows."""
+        return sum(rows * (number + 1) // (kills + 1) // 10 * 10 == at for number in range(kills))
+
+    def break_epochs(self, names: list[str]) -> None:
+        """Kill all workers while each query is in an epoch behind one that it has ended."""
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not all(self.has_ended_an_epoch(name) for name in names):
+            time.sleep(0.1)
+        time.sleep(1)
+        jvm: Any = self.spark.sparkContext._gateway
+        for worker in python_workers(jvm.proc.pid):
+            kill(worker)
+
+    def has_ended_an_epoch(self, name: str) -> bool:
+        """Return whether a query has ended an epoch since it was started; start it if a worker has died."""
+        self.revive(name)
+        return bool(self.queries[name].recentProgress)
+
+    def revive(self, name: str) -> str:
+        """Start a query again if it has failed; return why."""
+        error = self.queries[name].exception()
+        if error is not None:
+            self.start_feature(name)
+        return "" if error is None else str(error)
+
+    def sink(self, name: str) -> Path:
+        return self.folder / f"{name}.sink"
+
     def start_feature(self, name: str) -> None:
-        sink = str(self.folder / f"{name}.sink")
+        sink = str(self.sink(name))
         writer = self.writer(name, self.results[name].select(F.to_json(F.struct("*")).alias("row")), "noop")
         writer = writer.foreach(lambda row: append(Path(sink), [row.row]))
         self.queries[name] = timerheap.spark.start_real_time(writer, epoch=EPOCH)
+        self.starts[name] += 1
 
     def expect_rows(self, name: str, wanted: set[str]) -> None:
         """Wait until a query has given these rows, and tell both; start it again where a worker has died."""
-        file, starts, found, last = self.folder / f"{name}.sink", 1, set[str](), ""
+        file, found, last = self.sink(name), set[str](), ""
         until = time.monotonic() + 120
         while found != wanted and time.monotonic() < until:
-            if (error := self.queries[name].exception()) is not None:
-                last, starts = str(error), starts + 1
-                self.start_feature(name)
+            last = self.revive(name) or last
             found = net(ended(row for (row,) in lines(file)))
             time.sleep(0.1)
-        self.tell(**{name: sorted(found), f"{name} wanted": sorted(wanted), f"{name} starts": starts})
+        told = {name: sorted(found), f"{name} wanted": sorted(wanted), f"{name} starts": self.starts[name]}
+        self.tell(**told)
         if found != wanted:
             self.tell(**{f"{name} error": last[:3000]})
         self.queries[name].stop()
+        if name == "chained":
+            self.tell(watermarks=[self.watermark_of(name, operator) for operator in range(3)])
+
+    def watermark_of(self, name: str, operator: int) -> str:
+        """Return the watermark of an operator of a query after its last epoch."""
+        checkpoint = self.folder / "prüfung 检查点" / name
+        state = timerheap.spark.read_checkpoint(self.spark, checkpoint, operator=operator)
+        return str(state.watermarks().agg(F.max("query_watermark")).collect()[0][0])
 
 
 def ended(rows: Iterable[str]) -> list[dict[str, Any]]:

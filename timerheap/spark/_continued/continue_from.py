@@ -38,7 +38,7 @@ from timerheap.spark._continued.checkpoint_files import CheckpointFiles, Planned
 from timerheap.spark._continued.continued_sources import BEGIN, NAMED_SOURCES, Positions, Sources
 from timerheap.spark._plan.starts import Start, starting_from
 from timerheap.spark._real_time.initial_epoch import beginnings
-from timerheap.spark._real_time.spark_lookup import is_in_real_time, operator_in
+from timerheap.spark._real_time.spark_lookup import operators_before, operators_in
 from timerheap.spark._run_settings import start_with
 from timerheap.spark._state.changed_inputs import input_names
 from timerheap.spark._state.epoch_store import next_run, place_of_state
@@ -164,7 +164,7 @@ def continue_from(
     _clear(after)
     after.write("metadata", before.read("metadata"))  # sinks know a query by its id
     names_sinks = _names_sinks(spark)
-    if is_in_real_time(df):
+    if operators_before(df):
         _write_epoch(df, after, point.batch)
         _go_on(before, after, point, positions, names_sinks=names_sinks)
     else:
@@ -379,12 +379,15 @@ def _names_sinks(spark: SparkSession) -> bool:
 def _write_epoch(df: DataFrame, checkpoint: CheckpointFiles, epoch: int) -> None:
     """Write the state of a query in real-time mode, which is that after an epoch, and commit this."""
     location = place_of_state(df.sparkSession, checkpoint.path)
-    beginning = beginnings.get(operator_in(df))
-    if beginning is None:
-        raise CheckpointMismatchError(
-            "the operator in real-time mode must have the name of one in the checkpoint, which has its state"
-        )
-    beginning.write(location, next_run(*fs.FileSystem.from_uri(location)), epoch)
+    run = next_run(*fs.FileSystem.from_uri(location))
+    for name in operators_in(df):
+        beginning = beginnings.get(name)
+        if beginning is None:
+            raise CheckpointMismatchError(
+                "each operator in real-time mode must have the name of one in the checkpoint, which has its "
+                "state"
+            )
+        beginning.write(location, run, epoch)
     checkpoint.write("commits/0", _COMMIT)
 
 

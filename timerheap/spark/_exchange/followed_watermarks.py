@@ -10,7 +10,7 @@ import pyarrow as pa
 from timerheap.spark._exchange.observed_times import reached, without_times
 from timerheap.spark._exchange.reached import Reached
 
-_UNBOUNDED = (
+UNBOUNDED = (
     "the results of an operator wait for further rows of their key, and reach the next operator behind the "
     "watermark, where they are late; limit how long they wait (lead_within, or WITHIN of a pattern)"
 )
@@ -38,6 +38,6 @@ class FollowedWatermarks:
                 "of a join broadcast (F.broadcast), or write the results to a table and read that"
             )
         if any(each.unbounded for each in found):
-            self.warn([_UNBOUNDED], "unbounded results")
+            self.warn([UNBOUNDED], "unbounded results")
         seen = [without_times(each) for each in seen]
         return [*seen, *(reached({each.operator.hex(): each.watermark}) for each in found)]

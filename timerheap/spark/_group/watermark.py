@@ -432,6 +432,12 @@ class WatermarkState:
         """Explain for each input which channels hold its watermark back."""
         return [input_.valve.explain() for input_ in self._inputs]
 
+    def follow_operators(self, limit: int) -> int:
+        """Advance as far as the watermark of the operators before the query allows, and return the result."""
+        self._limit = limit
+        self._combine()
+        return self.watermark
+
     def follow(self, watermark: int) -> int:
         """Advance to a watermark from outside and return the result, which never falls."""
         self.watermark = max(self.watermark, watermark)

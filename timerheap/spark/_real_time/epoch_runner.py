@@ -13,6 +13,8 @@ from pyarrow import fs
 from pyspark import TaskContext
 
 from timerheap.errors import ArgumentValueError
+from timerheap.spark._exchange.followed_watermarks import UNBOUNDED
+from timerheap.spark._exchange.observed_times import counts_of
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._exchange.unpacker import by_key_group, unpack
 from timerheap.spark._group.key_group import KeyGroup
@@ -24,6 +26,7 @@ from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
 from timerheap.spark._real_time.bursts import Seen, opened, seen_in_both
+from timerheap.spark._real_time.followed import Followed
 from timerheap.spark._real_time.slices import Slices
 from timerheap.spark._state.epoch_store import EpochStore, folder_of, sources_of
 from timerheap.spark._worker.driver_mail import Mail
@@ -35,7 +38,8 @@ from timerheap.spark._worker.ledger import LEDGER, LEDGER_LABEL, Audit, Ledger
 from timerheap.spark._worker.now import processing_time, wall_clock
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import MicroBatch
-from timerheap.timer import MAX_WATERMARK
+from timerheap.spark._worker.task_metrics import TaskMetrics
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 LOCATION = "spark.timerheap.realTime.location"
 """Name of the setting, in a run of a query, with the URI of the folder that has its state."""
@@ -48,6 +52,9 @@ FIRST = "spark.timerheap.realTime.first"
 
 TICK = "spark.timerheap.realTime.tick"
 """Name of the setting with the ms between two looks, while the watermark follows the clock."""
+
+WITH_FOLLOWERS = "spark.timerheap.realTime.withFollowers"
+"""Name of the setting with the names of the operators that others follow."""
 
 SOURCE = "the task of the source"
 """The channel column of a query without one: as in Flink, each task of the source has its own watermark."""
@@ -68,15 +75,29 @@ def location_of(task: Any) -> str:
     return str(location)
 
 
-class _Announced:
-    """Holds back event times in the first epoch until each task of the source has been heard of.
+@dataclass(frozen=True)
+class PlaceInQuery:
+    """Where an operator is in its query.
 
-    Else the first ones would advance the watermark, and the rows of the others would be late.
+    before: how many operators are before it
+    senders: how many tasks send rows to it, None if they are tasks of the source
     """
 
-    def __init__(self, files: fs.FileSystem, path: str) -> None:
+    before: int
+    senders: int | None
+
+
+class _Announced:
+    """Holds back event times in the first epoch until each task that sends rows has been heard of.
+
+    Else the first ones would advance the watermark, and the rows of the others would be late.
+
+    tasks: how many there are, None if a file of this path is going to tell
+    """
+
+    def __init__(self, files: fs.FileSystem, path: str, tasks: int | None) -> None:
         self._files, self._path = files, path
-        self._tasks: int | None = None
+        self._tasks = tasks
         self.held: list[dict[str, Seen]] = []
 
     def released(self, seen: list[dict[str, Seen]]) -> list[dict[str, Seen]]:
@@ -98,6 +119,7 @@ class _Group:
 
     group: KeyGroup
     stored: Stored
+    late_before: int = 0  # late rows before this epoch
     due: int = _NEVER
     due_by_clock: int = _NEVER
     ran: bool = False
@@ -118,7 +140,7 @@ def _timers_of(one: _Group) -> np.ndarray:
 class Epoch:
     """Runs the key groups of the partition of this task."""
 
-    def __init__(self, query: Query, operator: str, mail: Mail) -> None:
+    def __init__(self, query: Query, operator: str, place: PlaceInQuery, mail: Mail) -> None:
         task: Any = TaskContext.get()
         location = location_of(task)
         files, folder = fs.FileSystem.from_uri(location)
@@ -127,7 +149,8 @@ class Epoch:
         self._run, self._tick = int(task.getLocalProperty(RUN)), int(task.getLocalProperty(TICK)) / 1000
         self._placement = Placement.running(query.max_parallelism)
         self._clocked = query.time_mode == "ProcessingTime"
-        self._store = EpochStore(files, folder_of(folder, partition), partition, epoch, self._run)
+        own_folder = folder_of(folder, place.before, partition)
+        self._store = EpochStore(files, own_folder, partition, epoch, self._run)
         query_id = task.getLocalProperty("sql.streaming.queryId")
         now = Ledger.of(query_id, epoch, self._placement.partitions, cast(str, query.name))
         before = self._ledger_before()
@@ -147,6 +170,7 @@ class Epoch:
             found = _Group(*self._live.load(label_of(number)))
             saved = found.stored.manifest.batch
             self._audit.found(number, None if saved < 0 else saved)
+            found.late_before = found.group.late_rows
             found.look()
             self._groups[number] = found
         self._state = self._stored_watermark()
@@ -155,8 +179,11 @@ class Epoch:
         self._rows_wait = query.order == "event_time" and not self._runner.decides_lateness
         self._announced: _Announced | None = None
         self._by_source = set(query.channels) == {SOURCE}
+        self._followed = None if query.follows is None else Followed(query.follows, place.senders or 0)
         if before is None and self._by_source and query.event_time is not None:
-            self._announced = _Announced(files, sources_of(folder, self._run))
+            self._announced = _Announced(files, sources_of(folder, self._run), place.senders)
+        self._metrics = TaskMetrics()
+        self._partition = partition
 
     def _stored_watermark(self) -> WatermarkState:
         first = min(self._groups)
@@ -168,6 +195,15 @@ class Epoch:
         state = WatermarkState.from_bytes(data, query.watermarks, query.channels, manifest.watermark_stale)
         self._mail.warn(state.notices)
         return state
+
+    @property
+    def reached(self) -> int:
+        """The watermark that has passed all results so far, and which later ones are behind."""
+        work: KeyedWork = self._query.work
+        behind = work.results_behind
+        if behind is None:
+            self._mail.warn([UNBOUNDED], "unbounded results")
+        return max(self._reached - (behind or 0), MIN_WATERMARK)
 
     @property
     def is_behind(self) -> bool:
@@ -195,12 +231,16 @@ class Epoch:
         now = processing_time(query)
         wall = wall_clock() if now is None else now
         batch = MicroBatch(query, self._runner, now, output)
-        if self._by_source:
+        if self._by_source or self._followed is not None:
             frames, seen = opened(packed, len(query.watermarks))
             parts, _ = unpack(query, frames)
-            watermark = self._observe(seen, now, wall)
+            if self._followed is None:
+                watermark = self._observe(seen, now, wall)
+            else:
+                watermark = self._state.follow_operators(self._followed.limit(seen[0]))
         else:
             parts, observed = unpack(query, packed)
+            self._metrics.add(**counts_of(observed))
             watermark = self._state.observe(observed, now, str(self._run), wall)
         if watermark > before:
             watermark = self._slices.reach(map(_timers_of, self._groups.values()), before, watermark)
@@ -253,6 +293,7 @@ class Epoch:
             self._store.select(label)
             self._live.save(label, one.group, one.stored, data, writes_watermark=number == first)
             self._audit.saved(number)
+            self._count(one)
         self._store.select(LEDGER_LABEL)
         self._store.write(LEDGER, 0, self._audit.ledger().to_bytes())
         self._store.commit()
@@ -261,3 +302,23 @@ class Epoch:
             self._mail.warn([message], about)
         if self._runner.dropped is not None:
             self._runner.dropped.tell(self._mail, self._state.watermark)
+
+    def _count(self, one: _Group) -> None:
+        """Add a key group that has been saved to the metrics."""
+        late = one.group.late_rows - one.late_before
+        self._metrics.add_times(self._state.watermark, self._state.newest(), wall_clock())
+        self._metrics.add(late_rows=late, dropped_rows=late * (self._query.late == "drop"))
+        self._metrics.add_group(one.stored.manifest)
+
+    def metrics(self) -> pa.Array:
+        """Return the metrics of the epoch, which has ended; see `TaskMetrics.take`."""
+        runner, told = self._runner, self._metrics
+        told.add_totals(
+            **self._live.counts(),
+            fired_timers=runner.fired_timers,
+            out_of_order_rows=runner.out_of_order_rows,
+        )
+        told.add(max_parallelism=self._placement.max_parallelism)
+        if self._partition == 0:  # for all
+            told.channels = self._state.channels()
+        return told.take(runner.metrics)

@@ -13,8 +13,8 @@ def in_real_time(df: DataFrame) -> DataFrame:
     """Return the rows of a stream for an operator in Spark's real-time mode. Experimental.
 
     Any function of this module over them, or `timerheap.spark.sql`, makes a query for
-    `timerheap.spark.start_real_time`, in which rows pass through tasks that live as long as an epoch. It has
-    one such operator, behind which Spark may change columns and leave out rows.
+    `timerheap.spark.start_real_time`, in which rows pass through tasks that live as long as an epoch. Behind
+    an operator, and between it and the next one, Spark may change columns and leave out rows.
 
     Parameters
     ----------

@@ -33,6 +33,7 @@ class _Writer:
     """Writes the state of one partition (``applyInArrow``), given the rows of `INITIAL` for it."""
 
     query: Query
+    operator: int
     location: str
     run: int
     epoch: int
@@ -40,7 +41,8 @@ class _Writer:
     def __call__(self, initial: pa.Table) -> pa.Table:
         files, folder = fs.FileSystem.from_uri(self.location)
         partition = key_group_of(initial.column("label")[0].as_py())
-        store = EpochStore(files, folder_of(folder, partition), partition, self.epoch, self.run, begins=True)
+        place = folder_of(folder, self.operator, partition)
+        store = EpochStore(files, place, partition, self.epoch, self.run, begins=True)
         for number, rows in groupby(initial.sort_by("key_group").to_pylist(), itemgetter("key_group")):
             self._save(store, number, rows)
         store.commit()
@@ -63,14 +65,18 @@ class _Writer:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a query starts from, by partition, as rows of `INITIAL`."""
+    """What an operator of a query starts from, by partition, as rows of `INITIAL`.
+
+    operator: how many operators are before it
+    """
 
     query: Query
+    operator: int
     groups: GroupedData
 
     def write(self, location: str, run: int, epoch: int = BEFORE) -> None:
         """Write it for a run, as the state after an epoch."""
-        writer: Callable[[pa.Table], pa.Table] = _Writer(self.query, location, run, epoch)
+        writer: Callable[[pa.Table], pa.Table] = _Writer(self.query, self.operator, location, run, epoch)
         self.groups.applyInArrow(lambda rows: writer(rows), "partition int").collect()
         if epoch != BEFORE:
             files, folder = fs.FileSystem.from_uri(location)

@@ -23,35 +23,36 @@ _OPERATOR_IN_PLAN = re.compile(rf"MapInArrow {OPERATOR}([0-9a-f]{{32}})\(")
 _IN_MICRO_BATCHES = "TransformWithState"
 
 
-def is_in_real_time(df: DataFrame) -> bool:
-    """Return whether a query has an operator in real-time mode."""
-    return _OPERATOR_IN_PLAN.search(analyzed_plan(df)) is not None
+def operators_before(df: DataFrame) -> list[str]:
+    """Return the names of the operators in real-time mode that the rows of `df` come from, the last first."""
+    return list(dict.fromkeys(_OPERATOR_IN_PLAN.findall(analyzed_plan(df))))
 
 
-def operator_in(df: DataFrame) -> str:
-    """Return the name of the operator in real-time mode that a query has."""
-    plan = analyzed_plan(df)
-    names = set(_OPERATOR_IN_PLAN.findall(plan))
-    others = " and an operator in micro-batches" if _IN_MICRO_BATCHES in plan else ""
-    if len(names) != 1 or others:
+def operators_in(df: DataFrame) -> list[str]:
+    """Return the names of the operators that a query in real-time mode has, the last first."""
+    names = operators_before(df)
+    others = " and an operator in micro-batches" if _IN_MICRO_BATCHES in analyzed_plan(df) else ""
+    if not names or others:
         raise ArgumentValueError(
-            "writer must write the result of one operator over rows of in_real_time() alone, got "
-            f"{len(names)} of them{others}; stateful processors, and operators behind others, run in "
-            "micro-batches, in queries of their own"
+            "writer must write the result of operators over rows of in_real_time() alone, got "
+            f"{len(names)} of them{others}; stateful processors run in micro-batches, in a query of their own"
         )
-    return str(names.pop())
+    return names
 
 
-def sending_tasks(spark: SparkSession, query: StreamingQuery) -> int | None:
-    """Return the number of tasks that send rows to the operator, once they run; None if they do not."""
+def sending_tasks(spark: SparkSession, query: StreamingQuery, operators: int) -> int | None:
+    """Return the number of tasks that send rows to the first operator, once they run; None if they do not.
+
+    operators: how many of them the query has, one behind the other
+    """
     tracker = spark.sparkContext.statusTracker()
     for pause in _PAUSES:
         if not query.isActive:
             return None
         for job in tracker.getJobIdsForGroup(str(query.runId)):
             found = tracker.getJobInfo(job)
-            if found is not None and len(found.stageIds) > 1:
-                stage = tracker.getStageInfo(_before_the_last(found.stageIds))
+            if found is not None and len(found.stageIds) > operators:
+                stage = tracker.getStageInfo(_before_the_last(found.stageIds, operators))
                 if stage is not None:
                     return stage.numTasks
         time.sleep(pause)
@@ -64,11 +65,11 @@ def sending_tasks(spark: SparkSession, query: StreamingQuery) -> int | None:
     return None
 
 
-def _before_the_last(stages: Iterable[int]) -> int:
-    """Return the stage that sends its rows to the last stage of a job.
+def _before_the_last(stages: Iterable[int], operators: int) -> int:
+    """Return the stage that sends its rows to the first of the last stages of a job.
 
     Spark numbers stages as it makes them: all that a stage reads from before the stage itself, the last one
-    at the end. The operator is in the last one, whose rows come from one shuffle, of the second largest
-    number. Spark tells the numbers, but not which stage reads from which.
+    at the end. Each operator is in a stage of its own, whose rows come from one shuffle, the number before.
+    Spark tells the numbers, but not which stage reads from which.
     """
-    return sorted(stages)[-2]
+    return sorted(stages)[-1 - operators]

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from timerheap.spark._arrow import event_millis
-from timerheap.spark._columns import AHEAD, INPUT, SEEN
-from timerheap.spark._compat import TaskInput, to_arrow_schema
+from timerheap.spark._columns import AHEAD, INPUT, MARK, SEEN
+from timerheap.spark._compat import TaskInput
 from timerheap.spark._exchange.codec import frames_of, key_hashes
 from timerheap.spark._exchange.packed import PACKED_SCHEMA
 from timerheap.spark._exchange.packer import Packer, Reducer
@@ -23,8 +24,9 @@ from timerheap.spark._exchange.unpacker import packed_pairs
 from timerheap.spark._query import Query
 from timerheap.spark._real_time.arrivals import Arrivals
 from timerheap.spark._real_time.bursts import Seen, burst
-from timerheap.spark._real_time.epoch_runner import FIRST, Epoch, location_of
+from timerheap.spark._real_time.epoch_runner import FIRST, WITH_FOLLOWERS, Epoch, PlaceInQuery, location_of
 from timerheap.spark._real_time.linger import to_pack, to_run
+from timerheap.spark._real_time.sent_rows import Sent
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.errors import reported_errors
 from timerheap.timer import MIN_WATERMARK
@@ -43,6 +45,7 @@ class RealTimePacker:
     input: of the task, with columns of these names
     by_source: whether each task is a channel of its own; in the first epoch it announces itself, so that it
         holds the watermark back before its first row
+    follows: whether the channel has the watermark of the operators before it, which rows with `MARK` tell
     guarded: for each input, whether times of more than a day ahead of the clock do not count
     """
 
@@ -50,6 +53,7 @@ class RealTimePacker:
     input: TaskInput
     names: list[str]
     by_source: bool
+    follows: bool
     guarded: tuple[bool, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -64,7 +68,7 @@ class RealTimePacker:
             yield burst({}, range(placement.used), sequence, announced)
         reducer = None if self.packer.reduce is None else self.packer.reduce()
         while (found := arrivals.take(_LONG)) is not None:
-            if self.by_source:
+            if self.by_source or self.follows:
                 yield from (self._burst(rows, placement, sequence, reducer) for rows in found)
             else:
                 yield from self.packer(iter(found))
@@ -73,10 +77,16 @@ class RealTimePacker:
         self, rows: pa.RecordBatch, placement: Placement, sequence: int, reducer: Reducer | None
     ) -> pa.RecordBatch:
         packer = self.packer
+        if self.follows:
+            marks = rows.column(MARK)
+            rows = rows.filter(marks.is_null()).drop_columns([MARK])
+            marked = marks.null_count < len(marks)
+            seen = [Seen(pc.max(marks).as_py() if marked else MIN_WATERMARK, int(marked))] * len(self.guarded)
         if packer.times and rows.column(packer.event_time).null_count:
             packer.untimed(rows)
             rows = rows.filter(rows.column(packer.event_time).is_valid())
-        seen = self._seen(rows)
+        if not self.follows:
+            seen = self._seen(rows)
         rows = packer.sent(rows)
         frames: dict[int, bytes] = {}
         if rows.num_rows:
@@ -118,6 +128,7 @@ class RealTimeOperator:
     result_type: StructType
     mail: Mail
     name: str  # that tells the operator from others
+    place: PlaceInQuery
 
     @property
     def __name__(self) -> str:
@@ -126,14 +137,16 @@ class RealTimeOperator:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with reported_errors():
-            epoch = Epoch(self.query, self.name, self.mail)
-            waits = to_run(TaskContext.get())
-            arrivals = Arrivals(self.input, PACKED_SCHEMA.names, batches, *waits)
-            schema = to_arrow_schema(self.result_type)
+            task: Any = TaskContext.get()
+            epoch = Epoch(self.query, self.name, self.place, self.mail)
+            with_followers = task.getLocalProperty(WITH_FOLLOWERS).split()
+            sent = Sent(self.result_type, is_followed=self.name in with_followers)
+            yield from sent.batches(None, epoch.reached)
+            arrivals = Arrivals(self.input, PACKED_SCHEMA.names, batches, *to_run(task))
             while (found := arrivals.take(epoch.pause())) is not None:
                 results = epoch.step([pair for rows in found for pair in packed_pairs(rows)])
-                if results.num_rows:
-                    yield from results.cast(schema).to_batches()
+                yield from sent.batches(results, epoch.reached)
             while epoch.is_behind:
-                yield from epoch.step([]).cast(schema).to_batches()
+                yield from sent.batches(epoch.step([]), epoch.reached)
             epoch.end()
+            yield sent.metrics(epoch.metrics())

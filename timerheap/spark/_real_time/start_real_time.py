@@ -16,10 +16,10 @@ from timerheap._arguments import instance, integer, not_negative, positive
 from timerheap.errors import ArgumentValueError
 from timerheap.spark._available_now import writing
 from timerheap.spark._compat import has_stopped, real_time_trigger
-from timerheap.spark._real_time.epoch_runner import FIRST, LOCATION, RUN, TICK
+from timerheap.spark._real_time.epoch_runner import FIRST, LOCATION, RUN, TICK, WITH_FOLLOWERS
 from timerheap.spark._real_time.initial_epoch import beginnings
 from timerheap.spark._real_time.linger import LINGER
-from timerheap.spark._real_time.spark_lookup import operator_in, sending_tasks
+from timerheap.spark._real_time.spark_lookup import operators_in, sending_tasks
 from timerheap.spark._run_settings import start_with
 from timerheap.spark._settings import IN_REAL_TIME
 from timerheap.spark._state.epoch_store import begun_at, last_epoch, next_run, place_of_state, sources_of
@@ -88,22 +88,22 @@ def start_real_time(
         raise ArgumentValueError(
             "writer must have the option checkpointLocation, got a writer without it; the state is kept there"
         )
-    name = operator_in(df)
+    names = operators_in(df)
     location = place_of_state(df.sparkSession, checkpoint)
     files, folder = fs.FileSystem.from_uri(location)
     run = next_run(files, folder)
     before, begun = last_epoch(df.sparkSession, checkpoint), begun_at(files, folder)
-    beginning = beginnings.get(name)
-    if beginning is not None and before < 0:
-        beginning.write(location, run)
+    for name in names if before < 0 else ():
+        if (beginning := beginnings.get(name)) is not None:
+            beginning.write(location, run)
     own = {LOCATION: location, RUN: str(run), TICK: str(between), LINGER: str(waits)}
-    own[FIRST] = str(begun + 1)
+    own |= {FIRST: str(begun + 1), WITH_FOLLOWERS: " ".join(names[1:])}
     real_time_trigger(writer, f"{length} milliseconds")
     # Else an epoch may begin, and remove the state before the last one, which is not committed yet.
     writer.option("asyncProgressTrackingEnabled", "false")
     query = start_with(df.sparkSession, checkpoint, IN_REAL_TIME | own, start)
     try:
-        tasks = sending_tasks(df.sparkSession, query) if before == begun else None
+        tasks = sending_tasks(df.sparkSession, query, len(names)) if before == begun else None
         if tasks is not None:
             with files.open_output_stream(sources_of(folder, run)) as out:
                 out.write(str(tasks).encode())

@@ -246,9 +246,13 @@ class EpochStore(ChunkStore):
 
 
 FOLDER = "timerheap"
-"""Name of the folder in a checkpoint, which has one of each partition."""
+"""Name of the folder in a checkpoint, which has one of each partition.
+
+That of an operator behind others has a folder of its own in it, which has these.
+"""
 
 _CHUNKS = pa.schema([("label", pa.int32()), ("kind", pa.int32()), ("id", pa.int32()), ("text", pa.string())])
+_OPERATOR = "operator-"
 _BEGIN = "begin"
 _LATEST = 1 << 62  # above all runs
 _ASCII = "".join(map(chr, range(128)))
@@ -266,9 +270,14 @@ def place_of_state(spark: SparkSession, checkpoint: str) -> str:
     return f"{'s3' if scheme == 's3a' else scheme}:{rest.rstrip('/')}/{FOLDER}"
 
 
-def folder_of(folder: str, partition: int) -> str:
-    """Return the folder of a partition."""
-    return f"{folder}/{partition:05}"
+def folder_of(folder: str, operator: int, partition: int) -> str:
+    """Return the folder of a partition of an operator, given how many operators are before it."""
+    return f"{folder}/{_of_operator(operator)}{partition:05}"
+
+
+def _of_operator(operator: int) -> str:
+    """Return what is before the names of partitions: nothing for those of the first operator."""
+    return f"{_OPERATOR}{operator}/" if operator else ""
 
 
 def sources_of(folder: str, run: int) -> str:
@@ -333,13 +342,13 @@ def _touch(files: fs.FileSystem, path: str) -> None:
         pass
 
 
-def partitions_of(spark: SparkSession, checkpoint: str) -> int:
-    """Return the number of partitions that have state in files of epochs, 0 in another checkpoint.
+def partitions_of(spark: SparkSession, checkpoint: str, operator: int = 0) -> int:
+    """Return the number of partitions of an operator that have state in files of epochs, 0 without any.
 
     Raises CheckpointError if one of them is missing. Whether there were more, only the key groups tell: see
     `expect_every_key_group`.
     """
-    path = hadoop_path(spark, hadoop_path(spark, checkpoint), FOLDER)
+    path = hadoop_path(spark, hadoop_path(spark, checkpoint), f"{FOLDER}/{_of_operator(operator)}")
     files = hadoop_files(spark, path)
     if not files.exists(path):
         return 0
@@ -367,15 +376,19 @@ def last_epoch(spark: SparkSession, checkpoint: str) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def chunks_of_epoch(spark: SparkSession, checkpoint: str, partitions: int, epoch: int) -> DataFrame:
-    """Return the chunks after an epoch, with the columns label, kind, id and text."""
+def chunks_of_epoch(
+    spark: SparkSession, checkpoint: str, operator: int, partitions: int, epoch: int
+) -> DataFrame:
+    """Return the chunks of an operator after an epoch, with the columns label, kind, id and text."""
     location = place_of_state(spark, checkpoint)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files, folder = fs.FileSystem.from_uri(location)
         for batch in batches:
             for partition in batch.column("id").to_pylist():
-                store = EpochStore(files, folder_of(folder, partition), partition, epoch + 1, _LATEST)
+                store = EpochStore(
+                    files, folder_of(folder, operator, partition), partition, epoch + 1, _LATEST
+                )
                 chunks = store.chunks()
                 while rows := [(*key, to_text(data)) for key, data in islice(chunks, _AT_ONCE)]:
                     columns = map(list, zip(*rows, strict=True))

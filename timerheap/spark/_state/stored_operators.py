@@ -44,9 +44,8 @@ def path_of(checkpoint: object) -> str:
 
 def find_operators(spark: SparkSession, path: str) -> list[StoredOperator]:
     """Return the operators of timerheap in a checkpoint; raise CheckpointError if there are none."""
-    if partitions := epoch_store.partitions_of(spark, path):  # Spark keeps no state there
-        epoch = epoch_store.last_epoch(spark, path)
-        return _finished(path, [StoredOperator(0, partitions, epoch, epoch)])
+    if in_real_time := _operators_in_real_time(spark, path):  # Spark keeps no state there
+        return _finished(path, in_real_time)
     try:
         found = spark.read.format("state-metadata").load(path).collect()
     except (PySparkException, Py4JJavaError) as e:
@@ -62,6 +61,14 @@ def find_operators(spark: SparkSession, path: str) -> list[StoredOperator]:
         names = ", ".join(sorted(f"{row.operatorId}: {row.operatorName}" for row in found))
         raise not_ours(path, f"which has only other operators ({names})")
     return _finished(path, operators)
+
+
+def _operators_in_real_time(spark: SparkSession, path: str) -> list[StoredOperator]:
+    found: list[StoredOperator] = []
+    while partitions := epoch_store.partitions_of(spark, path, len(found)):
+        epoch = epoch_store.last_epoch(spark, path)
+        found.append(StoredOperator(len(found), partitions, epoch, epoch))
+    return found
 
 
 def operators_of_spark(spark: SparkSession, path: str) -> list[str]:
@@ -109,7 +116,7 @@ def not_ours(path: str, why: str) -> ForeignCheckpointError:
 
 def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id: int | None) -> DataFrame:
     """Return the chunks of an operator after a micro-batch that the checkpoint must have; see `Survey`."""
-    _, partitions, first, last = operator
+    number, partitions, first, last = operator
     batch = last if batch_id is None else integer("batch_id", batch_id)
     if not first <= batch <= last:
         raise ArgumentValueError(
@@ -117,9 +124,9 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
             f"has, got {batch}"
         )
     if epoch_store.partitions_of(spark, path):
-        return epoch_store.chunks_of_epoch(spark, path, partitions, batch)
-    expect_readable(spark, path, operator.number, partitions)
-    reader = spark.read.format("statestore").option("operatorId", operator.number)
+        return epoch_store.chunks_of_epoch(spark, path, number, partitions, batch)
+    expect_readable(spark, path, number, partitions)
+    reader = spark.read.format("statestore").option("operatorId", number)
     try:
         reader = reader.option("batchId", batch).option("stateVarName", _STATE)
         state = reader.load(state_path(spark, path))

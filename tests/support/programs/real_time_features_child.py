@@ -190,9 +190,7 @@ class Features(Child):
             source.send(at // 10 % 2, *rows[at : at + 10])
             time.sleep(0.1)
             if at == 100:
-                jvm: Any = self.spark.sparkContext._gateway
-                for worker in python_workers(jvm.proc.pid):
-                    kill(worker)
+                self.kill_workers(4 * len(names))
         for at in (0, 1):
             source.send(at, *((f"end {at}", END, text) for text in "abc"))
         batch = self.spark.createDataFrame(source.sent, SCHEMA)
@@ -200,6 +198,15 @@ class Features(Child):
             result = FEATURES[name](lambda: batch)
             self.expect_rows(name, net(ended(result.select(F.to_json(F.struct("*"))).toPandas().iloc[:, 0])))
         self.spark.stop()
+
+    def kill_workers(self, least: int) -> None:
+        """Kill all Python workers, once there are so many: one for each task."""
+        jvm: Any = self.spark.sparkContext._gateway
+        until = time.monotonic() + 60
+        while len(workers := python_workers(jvm.proc.pid)) < least and time.monotonic() < until:
+            time.sleep(0.1)
+        for worker in workers:
+            kill(worker)
 
     def start_feature(self, name: str) -> None:
         sink = str(self.folder / f"{name}.sink")

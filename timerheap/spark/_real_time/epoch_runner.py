@@ -68,6 +68,11 @@ def location_of(task: Any) -> str:
     return str(location)
 
 
+def is_first_epoch(task: Any) -> bool:
+    """Return whether tasks of the source have to announce themselves in the epoch of a task."""
+    return bool(task.getLocalProperty("streaming.sql.batchId") == task.getLocalProperty(FIRST))
+
+
 class _Announced:
     """Holds back event times in the first epoch until each task of the source has been heard of.
 

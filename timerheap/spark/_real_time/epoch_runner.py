@@ -23,6 +23,7 @@ from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
+from timerheap.spark._real_time.broadcasts import parted
 from timerheap.spark._real_time.bursts import Seen, opened, seen_in_both
 from timerheap.spark._real_time.slices import Slices
 from timerheap.spark._state.epoch_store import EpochStore, folder_of, sources_of
@@ -82,6 +83,7 @@ class _Announced:
     def __init__(self, files: fs.FileSystem, path: str) -> None:
         self._files, self._path = files, path
         self._tasks: int | None = None
+        self.untimed: set[str] = set()  # the tasks without event times that have been heard of
         self.held: list[dict[str, Seen]] = []
 
     def released(self, seen: list[dict[str, Seen]]) -> list[dict[str, Seen]]:
@@ -93,7 +95,7 @@ class _Announced:
         if self._tasks is None:
             with suppress(OSError), self._files.open_input_stream(self._path) as file:
                 self._tasks = int(file.read() or 0) or None
-        heard = len(set().union(*self.held))
+        heard = len(self.untimed.union(*self.held))
         return self.held if self._tasks is not None and heard >= self._tasks else []
 
 
@@ -113,6 +115,10 @@ class _Group:
         self.due = min(_NEVER if due is None else due, _NEVER if waiting is None else waiting)
         due = self.group.next_due(event_time=False)
         self.due_by_clock = _NEVER if due is None else due
+
+    def is_due(self, watermark: int, now: int | None) -> bool:
+        """Return whether the group has to run without rows."""
+        return self.due <= watermark or (now is not None and self.due_by_clock < now)
 
 
 def _timers_of(one: _Group) -> np.ndarray:
@@ -200,6 +206,7 @@ class Epoch:
         now = processing_time(query)
         wall = wall_clock() if now is None else now
         batch = MicroBatch(query, self._runner, now, output)
+        packed, broadcast = self._without_broadcasts(packed)
         if self._by_source:
             frames, seen = opened(packed, len(query.watermarks))
             parts, _ = unpack(query, frames)
@@ -219,16 +226,27 @@ class Epoch:
                     one.due = min(one.due, int(rows.timestamps.min()))
                     group.rows.append(admit(batch, group, rows))
                     rows = None
-            if rows is None and one.due > watermark and (now is None or one.due_by_clock >= now):
+            if rows is None and broadcast is None and not one.is_due(watermark, now):
                 continue
             group.watermark = max(group.watermark, before)
             reached = max(group.watermark, watermark)
             advanced = reached if reached > group.watermark else None
-            run_key_group(batch, group, rows, advanced)
+            run_key_group(batch, group, rows, advanced, broadcast)
             one.ran = True
             one.look()
         self._slices.took(time.monotonic() - began)
         return output.table()
+
+    def _without_broadcasts(
+        self, packed: list[tuple[int, bytes]]
+    ) -> tuple[list[tuple[int, bytes]], pa.Table | None]:
+        """Return the messages with rows by key, and the rows for every key group, None for none."""
+        if self._query.broadcast is None:
+            return packed, None
+        found = parted(self._query.broadcast, packed)
+        if self._announced is not None:
+            self._announced.untimed |= found.tasks
+        return found.keyed, found.rows
 
     def _ledger_before(self) -> Ledger | None:
         """Return what the epoch before has left; None at the begin, and after a start with state."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from timerheap.errors import ArgumentValueError, UnsupportedError
+from timerheap.errors import ArgumentValueError
 from timerheap.spark._columns import PACKED
 from timerheap.spark._compat import TaskInput, refuse_connect
 from timerheap.spark._plan.build import hashed, packer_of, planned_placement
@@ -23,20 +23,21 @@ from timerheap.spark._query import Query
 from timerheap.spark._real_time.arrivals import PUSH
 from timerheap.spark._real_time.epoch_runner import SOURCE
 from timerheap.spark._real_time.initial_epoch import Beginning, beginnings
+from timerheap.spark._real_time.real_time_broadcaster import RealTimeBroadcaster
 from timerheap.spark._real_time.spark_lookup import is_in_real_time
 from timerheap.spark._real_time.stages import RealTimeOperator, RealTimePacker
 from timerheap.spark._run_checks import mail
 from timerheap.spark._settings import check_real_time, is_encrypted
 
 
-def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFrame:
-    """Return the result of a query on a stream, for `timerheap.spark.start_real_time`."""
+def build_real_time(
+    query: Query, df: DataFrame, start: Start | None, broadcast: DataFrame | None = None
+) -> DataFrame:
+    """Return the result of a query on a stream, for `timerheap.spark.start_real_time`.
+
+    broadcast: the rows that go to every key group
+    """
     refuse_connect(df.sparkSession, "real_time")
-    if query.broadcast is not None:
-        raise UnsupportedError(
-            "rows that go to every key group are not supported in real-time mode; leave in_real_time() out, "
-            "and start the query as others"
-        )
     if query.follows is not None or is_in_real_time(df):
         raise ArgumentValueError(
             "df must come from a source in real-time mode, got the result of another operator; write that to "
@@ -58,6 +59,8 @@ def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFra
     guarded = tuple(each.max_ahead is None for each in query.watermarks)
     first = RealTimePacker(packer, TaskInput(), rows.columns, by_source, guarded)
     blobs = map_batches(_pushed(rows), first, PACKED)
+    if broadcast is not None:
+        blobs = blobs.unionAll(_copied(query, broadcast, by_source))
     moved = _pushed(blobs.repartition(placement.partitions, "label"))
     result_type = with_side_column(query)
     letters = mail(df.sparkSession)
@@ -71,6 +74,18 @@ def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFra
     if beginning is not None:
         beginnings.add(operator.name, result, beginning)
     return results_of(result) if query.side_fields else result
+
+
+def _copied(query: Query, rules: DataFrame, by_source: bool) -> DataFrame:
+    """Return the rows that go to every key group, packed for each partition."""
+    if is_in_real_time(rules):
+        raise ArgumentValueError(
+            "rules must come from a source in real-time mode, got the result of another operator; write that "
+            "to a sink, and read it in a query of its own"
+        )
+    announces = by_source and query.event_time is not None
+    stage = RealTimeBroadcaster(query.max_parallelism, TaskInput(), rules.columns, announces)
+    return map_batches(_pushed(rules), stage, PACKED)
 
 
 def _pushed(df: DataFrame) -> DataFrame:

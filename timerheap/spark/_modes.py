@@ -25,6 +25,7 @@ def build(
     broadcast: the rows that go to every key group
     each_batch: whether each micro-batch of a stream is a batch of its own, without state
     """
-    if df.isStreaming and not each_batch and is_marked(df):
-        return build_real_time(query, df, start)
+    marked = is_marked(df) or (broadcast is not None and is_marked(broadcast))
+    if df.isStreaming and not each_batch and marked:
+        return build_real_time(query, df, start, broadcast)
     return build_micro_batches(query, df, start=start, broadcast=broadcast, each_batch=each_batch)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyspark
 import pytest
 from children import told
-from pyspark.sql import SparkSession
 
 import timerheap.spark
-from timerheap import KeyedBroadcastProcessFunction
-from timerheap.errors import UnsupportedError
 
 pytestmark = [
     pytest.mark.spark,
@@ -26,7 +22,7 @@ pytestmark = [
     [
         ("session", "hop", "over", "two"),
         ("patterns", "distinct", "asof", "two"),
-        ("rules", "operator", "interval", "two"),
+        ("rules", "operator", "interval", "broadcast"),
         ("upserts", "counted", "tops", "two"),
         ("chain", "chained"),
     ],
@@ -42,21 +38,7 @@ def test_results_are_those_of_a_batch(names: tuple[str, ...], tmp_path: Path) ->
         assert seen["watermarks"] == ["1970-01-01 00:16:38.999000"] * 3, "each follows the one before"
 
 
-def test_rows_for_every_key_group_are_refused(spark: SparkSession) -> None:
-    rows = timerheap.spark.in_real_time(spark.readStream.format("rate").load())
-    with pytest.raises(UnsupportedError, match="rows that go to every key group are not supported"):
-        timerheap.spark.process_broadcast(rows, rows, "value", Nothing(), "value long")
-
-
 @pytest.mark.parametrize("df", [None, "rows"])
 def test_something_else_than_a_data_frame_is_an_error(df: object) -> None:
     with pytest.raises(TypeError, match=r"df must be a pyspark\.sql\.DataFrame"):
         timerheap.spark.in_real_time(df)
-
-
-class Nothing(KeyedBroadcastProcessFunction):
-    def process_element(self, value: Any, ctx: Any) -> None:
-        """Yield nothing."""
-
-    def process_broadcast_element(self, value: Any, ctx: Any) -> None:
-        """Keep nothing."""

@@ -24,12 +24,22 @@ from pyspark.sql import functions as F
 from real_time_child import EPOCH, SCHEMA, STRATEGY, Child, Source, append, lines
 
 import timerheap.spark
-from timerheap import KeyedCoProcessFunction, KeyedProcessFunction, Time, Types, ValueStateDescriptor
+from timerheap import (
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    Time,
+    Types,
+    ValueStateDescriptor,
+)
 from timerheap.spark import in_real_time, sql
 from timerheap.windows import ProcessWindowFunction, SlidingEventTimeWindows
 
 END = 1_000_000
 CHANGE = "_change_type"
+RULES = MapStateDescriptor("rules", Types.LONG(), Types.BOOLEAN())
+SEEN = MapStateDescriptor("seen", Types.LONG(), Types.BOOLEAN())
 Rows = Callable[[], DataFrame]
 
 
@@ -78,6 +88,32 @@ class Running(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
         yield ctx.get_current_key(), timestamp, self.count.value()
+
+
+class Matched(KeyedBroadcastProcessFunction):
+    """Yields the times of each row and each rule that end in the same digit, whichever comes first."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.seen = runtime_context.get_map_state(SEEN)
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.seen.put(value.at, True)
+        rules = ctx.get_broadcast_state(RULES)
+        yield from [(value.key, value.at, rule) for rule in rules if fit(value.at, rule)]
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        ctx.get_broadcast_state(RULES).put(value.at, True)
+        found: list[Any] = []
+
+        def look(key: Any, seen: Any) -> None:
+            found.extend((key, at, value.at) for at in seen if fit(at, value.at))
+
+        ctx.apply_to_keyed_state(SEEN, look)
+        yield from found
+
+
+def fit(at: int, rule: int) -> bool:
+    return at % 10 == rule % 10
 
 
 FEATURES: dict[str, Callable[[Rows], DataFrame]] = {}
@@ -137,6 +173,13 @@ def two(rows: Rows) -> DataFrame:
     return timerheap.spark.process_two(
         left, right, "key", Both(), "key string, at long, n long", "at", watermark=STRATEGY
     )
+
+
+@feature
+def broadcast(rows: Rows) -> DataFrame:
+    df, limits = rows().where("text <> 'c'"), rows().where("text = 'c'")
+    result = "key string, at long, rule long"
+    return timerheap.spark.process_broadcast(df, limits, "key", Matched(), result, "at", watermark=STRATEGY)
 
 
 @feature

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from real_time_child import EPOCH, SCHEMA, Child, PausesInColumns, pauses, wait
 
 import timerheap.spark
-from timerheap.spark._compat import execution_of, jvm
+from timerheap.spark._compat import execution_of
 
 PATIENCE = 60.0
 
@@ -62,7 +62,8 @@ class Stops(Child):
     def _collect(self) -> None:
         gc.collect()
         time.sleep(1.5)  # py4j tells the JVM once a second
-        jvm(self.spark).java.lang.System.gc()
+        jvm: Any = self.spark.sparkContext._jvm
+        jvm.java.lang.System.gc()
 
     def interrupted(self) -> None:
         """Press Ctrl-C in a call once its query has given results; another query starts beside it."""

@@ -423,7 +423,8 @@ def process_broadcast(
     -----
     Flink: ``CoBroadcastWithKeyedOperator``. As there, the order between the two sides is not defined: the
     rules of a micro-batch are processed before its rows and timers, and a batch DataFrame has all rules
-    first. Rules of one partition of `rules` keep their order.
+    first. Behind `in_real_time`, each step of a few ms has its rules first. Rules of one partition of `rules`
+    keep their order.
 
     Examples
     --------

@@ -22,6 +22,9 @@ from timerheap.spark._real_time.linger import Linger
 PUSH = "push"
 """The last column of the input, which tells a row, 0, from the copy behind it."""
 
+LONG = 3600.0
+"""Seconds to wait for rows in a task that has nothing to do without them."""
+
 _HEAD = struct.Struct("<Ii")  # a mark, and the length of the metadata, 0 at the end of the stream
 _END = _HEAD.pack(0xFFFFFFFF, 0)
 _INT16, _INT32, _INT64 = (struct.Struct(kind).unpack_from for kind in ("<H", "<i", "<q"))

@@ -25,6 +25,7 @@ from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
+from timerheap.spark._real_time.broadcasts import parted
 from timerheap.spark._real_time.bursts import Seen, opened, seen_in_both
 from timerheap.spark._real_time.followed import Followed
 from timerheap.spark._real_time.slices import Slices
@@ -75,6 +76,11 @@ def location_of(task: Any) -> str:
     return str(location)
 
 
+def is_first_epoch(task: Any) -> bool:
+    """Return whether tasks of the source have to announce themselves in the epoch of a task."""
+    return bool(task.getLocalProperty("streaming.sql.batchId") == task.getLocalProperty(FIRST))
+
+
 @dataclass(frozen=True)
 class PlaceInQuery:
     """Where an operator is in its query.
@@ -87,18 +93,28 @@ class PlaceInQuery:
     senders: int | None
 
 
+FIRST_OPERATOR = PlaceInQuery(0, None)
+
+
 class _Announced:
     """Holds back event times in the first epoch until each task that sends rows has been heard of.
 
     Else the first ones would advance the watermark, and the rows of the others would be late.
 
-    tasks: how many there are, None if a file of this path is going to tell
+    tasks: how many there are, None if a file of this path is going to tell; these are all, also those that
+        have no event times
     """
 
     def __init__(self, files: fs.FileSystem, path: str, tasks: int | None) -> None:
         self._files, self._path = files, path
-        self._tasks = tasks
+        self._tasks, self._counts_all = tasks, tasks is None
+        self._untimed: set[str] = set()  # the tasks without event times that have been heard of
         self.held: list[dict[str, Seen]] = []
+
+    def hear_of(self, untimed: set[str]) -> None:
+        """Note tasks without event times."""
+        if self._counts_all:
+            self._untimed |= untimed
 
     def released(self, seen: list[dict[str, Seen]]) -> list[dict[str, Seen]]:
         """Return all that has been seen so far of each input, nothing while a task is missing."""
@@ -109,7 +125,7 @@ class _Announced:
         if self._tasks is None:
             with suppress(OSError), self._files.open_input_stream(self._path) as file:
                 self._tasks = int(file.read() or 0) or None
-        heard = len(set().union(*self.held))
+        heard = len(self._untimed.union(*self.held))
         return self.held if self._tasks is not None and heard >= self._tasks else []
 
 
@@ -131,6 +147,10 @@ class _Group:
         due = self.group.next_due(event_time=False)
         self.due_by_clock = _NEVER if due is None else due
 
+    def is_due(self, watermark: int, now: int | None) -> bool:
+        """Return whether the group has to run without rows."""
+        return self.due <= watermark or (now is not None and self.due_by_clock < now)
+
 
 def _timers_of(one: _Group) -> np.ndarray:
     """Return the times of the event-time timers of a key group, in any order."""
@@ -140,7 +160,7 @@ def _timers_of(one: _Group) -> np.ndarray:
 class Epoch:
     """Runs the key groups of the partition of this task."""
 
-    def __init__(self, query: Query, operator: str, place: PlaceInQuery, mail: Mail) -> None:
+    def __init__(self, query: Query, operator: str, mail: Mail, place: PlaceInQuery = FIRST_OPERATOR) -> None:
         task: Any = TaskContext.get()
         location = location_of(task)
         files, folder = fs.FileSystem.from_uri(location)
@@ -231,6 +251,7 @@ class Epoch:
         now = processing_time(query)
         wall = wall_clock() if now is None else now
         batch = MicroBatch(query, self._runner, now, output)
+        packed, broadcast = self._without_broadcasts(packed)
         if self._by_source or self._followed is not None:
             frames, seen = opened(packed, len(query.watermarks))
             parts, _ = unpack(query, frames)
@@ -254,16 +275,27 @@ class Epoch:
                     one.due = min(one.due, int(rows.timestamps.min()))
                     group.rows.append(admit(batch, group, rows))
                     rows = None
-            if rows is None and one.due > watermark and (now is None or one.due_by_clock >= now):
+            if rows is None and broadcast is None and not one.is_due(watermark, now):
                 continue
             group.watermark = max(group.watermark, before)
             reached = max(group.watermark, watermark)
             advanced = reached if reached > group.watermark else None
-            run_key_group(batch, group, rows, advanced)
+            run_key_group(batch, group, rows, advanced, broadcast)
             one.ran = True
             one.look()
         self._slices.took(time.monotonic() - began)
         return output.table()
+
+    def _without_broadcasts(
+        self, packed: list[tuple[int, bytes]]
+    ) -> tuple[list[tuple[int, bytes]], pa.Table | None]:
+        """Return the messages with rows by key, and the rows for every key group, None for none."""
+        if self._query.broadcast is None:
+            return packed, None
+        found = parted(self._query.broadcast, packed)
+        if self._announced is not None:
+            self._announced.hear_of(found.tasks)
+        return found.keyed, found.rows
 
     def _ledger_before(self) -> Ledger | None:
         """Return what the epoch before has left; None at the begin, and after a start with state."""

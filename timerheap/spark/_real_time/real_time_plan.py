@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from timerheap.errors import UnsupportedError
+from timerheap.errors import ArgumentValueError
 from timerheap.spark._columns import MARK, PACKED
 from timerheap.spark._compat import TaskInput, refuse_connect
 from timerheap.spark._plan.build import hashed, packer_of, planned_placement
@@ -22,23 +22,24 @@ from timerheap.spark._plan.starts import Start, start_of_operator
 from timerheap.spark._plan.state_changes import with_expected, without_expected
 from timerheap.spark._query import Query
 from timerheap.spark._real_time.arrivals import PUSH
-from timerheap.spark._real_time.epoch_runner import SOURCE, PlaceInQuery
+from timerheap.spark._real_time.epoch_runner import FIRST_OPERATOR, SOURCE, PlaceInQuery
 from timerheap.spark._real_time.initial_epoch import Beginning, beginnings
 from timerheap.spark._real_time.marked_rows import with_marks, without_marks
+from timerheap.spark._real_time.real_time_broadcaster import RealTimeBroadcaster
 from timerheap.spark._real_time.spark_lookup import operators_before
 from timerheap.spark._real_time.stages import RealTimeOperator, RealTimePacker
 from timerheap.spark._run_checks import mail
 from timerheap.spark._settings import check_real_time, is_encrypted
 
 
-def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFrame:
-    """Return the result of a query on a stream, for `timerheap.spark.start_real_time`."""
+def build_real_time(
+    query: Query, df: DataFrame, start: Start | None, broadcast: DataFrame | None = None
+) -> DataFrame:
+    """Return the result of a query on a stream, for `timerheap.spark.start_real_time`.
+
+    broadcast: the rows that go to every key group
+    """
     refuse_connect(df.sparkSession, "real_time")
-    if query.broadcast is not None:
-        raise UnsupportedError(
-            "rows that go to every key group are not supported in real-time mode; leave in_real_time() out, "
-            "and start the query as others"
-        )
     before = operators_before(df)
     name = operator_name(df, query.name)
     start = start_of_operator(name, start)
@@ -60,6 +61,8 @@ def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFra
     guarded = tuple(each.max_ahead is None for each in query.watermarks)
     first = RealTimePacker(packer, TaskInput(), rows.columns, by_source, follows, guarded)
     blobs = map_batches(_pushed(rows), first, PACKED)
+    if broadcast is not None:
+        blobs = blobs.unionAll(_copied(query, broadcast, announces=by_source and not before))
     moved = _pushed(blobs.repartition(placement.partitions, "label"))
     result_type = with_side_column(query)
     letters = mail(df.sparkSession)
@@ -69,13 +72,28 @@ def build_real_time(query: Query, df: DataFrame, start: Start | None) -> DataFra
         query = without_expected(query)
         beginning = Beginning(query, len(before), groups)
     sent = output_type(result_type, query.has_watermark, flat=True).add(MARK, "long")
-    place = PlaceInQuery(len(before), placement.partitions if before else None)
+    place = PlaceInQuery(len(before), placement.partitions) if before else FIRST_OPERATOR
     operator = RealTimeOperator(query, TaskInput(), sent, letters, uuid.uuid4().hex, place)
     result = moved.mapInArrow(operator, sent)
     if beginning is not None:
         beginnings.add(operator.name, result, beginning)
     result = without_marks(with_metrics(result, name, query.has_metrics))
     return results_of(result) if query.side_fields else result
+
+
+def _copied(query: Query, rules: DataFrame, *, announces: bool) -> DataFrame:
+    """Return the rows that go to every key group, packed for each partition.
+
+    announces: whether all tasks that send rows are waited for, also those of the rules
+    """
+    if operators_before(rules):
+        raise ArgumentValueError(
+            "rules must come from a source in real-time mode, got the result of another operator; write that "
+            "to a sink, and read it in a query of its own"
+        )
+    announced = announces and query.event_time is not None
+    stage = RealTimeBroadcaster(query.max_parallelism, TaskInput(), rules.columns, announced)
+    return map_batches(_pushed(rules), stage, PACKED)
 
 
 def _pushed(df: DataFrame) -> DataFrame:

@@ -22,9 +22,15 @@ from timerheap.spark._exchange.packer import Packer, Reducer
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpacker import packed_pairs
 from timerheap.spark._query import Query
-from timerheap.spark._real_time.arrivals import Arrivals
+from timerheap.spark._real_time.arrivals import LONG, Arrivals
 from timerheap.spark._real_time.bursts import Seen, burst
-from timerheap.spark._real_time.epoch_runner import FIRST, WITH_FOLLOWERS, Epoch, PlaceInQuery, location_of
+from timerheap.spark._real_time.epoch_runner import (
+    WITH_FOLLOWERS,
+    Epoch,
+    PlaceInQuery,
+    is_first_epoch,
+    location_of,
+)
 from timerheap.spark._real_time.linger import to_pack, to_run
 from timerheap.spark._real_time.sent_rows import Sent
 from timerheap.spark._worker.driver_mail import Mail
@@ -34,8 +40,6 @@ from timerheap.watermarks.strategy import MAX_AHEAD
 
 OPERATOR = "real_time_"
 """What the name of an operator in a plan begins with."""
-
-_LONG = 3600.0
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,11 @@ class RealTimePacker:
         location_of(task)  # without it, rows do not come one by one
         arrivals = Arrivals(self.input, self.names, batches, *to_pack(task))
         timed = self.packer.event_time is not None
-        is_first = task.getLocalProperty("streaming.sql.batchId") == task.getLocalProperty(FIRST)
-        if self.by_source and timed and is_first:
+        if self.by_source and timed and is_first_epoch(task):
             announced = [Seen(MIN_WATERMARK, 1)] * len(self.guarded)
             yield burst({}, range(placement.used), sequence, announced)
         reducer = None if self.packer.reduce is None else self.packer.reduce()
-        while (found := arrivals.take(_LONG)) is not None:
+        while (found := arrivals.take(LONG)) is not None:
             if self.by_source or self.follows:
                 yield from (self._burst(rows, placement, sequence, reducer) for rows in found)
             else:
@@ -138,7 +141,7 @@ class RealTimeOperator:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with reported_errors():
             task: Any = TaskContext.get()
-            epoch = Epoch(self.query, self.name, self.place, self.mail)
+            epoch = Epoch(self.query, self.name, self.mail, self.place)
             with_followers = task.getLocalProperty(WITH_FOLLOWERS).split()
             sent = Sent(self.result_type, is_followed=self.name in with_followers)
             yield from sent.batches(None, epoch.reached)

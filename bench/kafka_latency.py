@@ -443,7 +443,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--epoch", type=int, default=60, help="of real-time mode, in seconds")
-    parser.add_argument("--linger", type=int, default=20, help="how long rows wait for others there, in ms")
+    parser.add_argument("--linger", type=int, default=30, help="how long rows wait for others there, in ms")
     parser.add_argument("--json", type=Path, help="where the figures go")
     arguments = parser.parse_args()
     jobs = {*arguments.variants} - {"flink"}

@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=100_000, help="that have timers all the time")
     parser.add_argument("--beside", nargs="*", default=["micro-batches", "Scala", "the JVM alone"])
     parser.add_argument("--clock", type=int, nargs="*", default=[20, 100], help="ticks, in ms")
-    parser.add_argument("--linger", type=int, default=20, help="how long rows wait for others, in ms")
+    parser.add_argument("--linger", type=int, default=30, help="how long rows wait for others, in ms")
     parser.add_argument("--no-wait", type=float, nargs="*", default=[1_000, 10_000], help="rates without it")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -36,7 +36,7 @@ def start_real_time(
     table: str | None = None,
     epoch: str | int | timedelta = "1 minute",
     tick: str | int | timedelta = "20 milliseconds",
-    linger: str | int | timedelta = "20 milliseconds",
+    linger: str | int | timedelta = "30 milliseconds",
 ) -> StreamingQuery:
     """Start a query over rows of `in_real_time` in Spark's real-time mode. Experimental.
 
@@ -57,7 +57,7 @@ def start_real_time(
         last epoch. Spark's shortest is 5 seconds.
     tick : str, int or timedelta, default "20 milliseconds"
         How often the watermark moves while it follows the clock (``with_wall_clock``), in each partition.
-    linger : str, int or timedelta, default "20 milliseconds"
+    linger : str, int or timedelta, default "30 milliseconds"
         How long a row may wait for others on its way, so that they are processed in one step, which costs
         little more for many rows than for one. Rows wait only while many come, from 200 a second and task of
         the source on: one that comes alone is processed as soon as it is there. A timer that is due waits as
@@ -120,7 +120,7 @@ def run_real_time(
     table: str | None = None,
     epoch: str | int | timedelta = "1 minute",
     tick: str | int | timedelta = "20 milliseconds",
-    linger: str | int | timedelta = "20 milliseconds",
+    linger: str | int | timedelta = "30 milliseconds",
     restarts: int = 10,
     backoff: str | int | timedelta = "1 second",
     stop: Event | None = None,

@@ -1,8 +1,9 @@
 """How long rows wait while very many timers are due, in real-time mode; and how many fire in a second.
 
-Run as ``python bench/many_timers.py [--timers N] [--json FILE]``. Each of so many keys has a timer in one and
-the same second. Rows of other keys, some hundred a second, are answered as soon as they come, before it,
-meanwhile and after it: how long they wait for that is what counts.
+Run as ``python bench/many_timers.py [--timers N] [--within SECONDS] [--pending N] [--json FILE]``. Each of so
+many keys has a timer in one and the same second, or `--within` so many; and `--pending` others have one in an
+hour. Rows of other keys, some hundred a second, are answered as soon as they come, before it, meanwhile and
+after it: how long they wait for that is what counts, and how late the timers are.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from figures import write_json
 from flights import spark_session
 from pyspark.sql import functions as F
-from real_time import NANOS, SOURCES, Stream, compile_scala, offset_of_nanos, percentiles
+from real_time import HOUR, NANOS, SOURCES, Stream, compile_scala, offset_of_nanos, percentiles
 from usage import cpu
 
 import timerheap.spark
@@ -31,15 +33,33 @@ LASTS = 30.0  # seconds in which there are rows
 EPOCH = 20  # seconds
 
 
+class Times(NamedTuple):
+    """When the timers are due.
+
+    last: when the last one is, epoch ms
+    timers: how many they are; keys behind these have one an hour later
+    span: ms from the first to the last
+    """
+
+    last: int
+    timers: int
+    span: int
+
+    def of(self, keys: np.ndarray) -> np.ndarray:
+        """Return the times of the timers of keys, which are -1, -2 and so on."""
+        times: np.ndarray = self.last - keys % self.span
+        return np.where(-keys > self.timers, times + HOUR, times)
+
+
 class Rows(KeyedProcessFunction):
     """Each timer of its key has a result, and so has each row of another key."""
 
-    def __init__(self, at: int) -> None:
-        self.at = at  # when the timers are due, epoch ms
+    def __init__(self, times: Times) -> None:
+        self.times = times
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
         if value.key < 0:
-            ctx.timer_service().register_event_time_timer(self.at - value.key % 1000)
+            ctx.timer_service().register_event_time_timer(int(self.times.of(np.array([value.key]))[0]))
         else:
             yield value.key, value.at
 
@@ -50,15 +70,14 @@ class Rows(KeyedProcessFunction):
 class Columns(BatchProcessFunction):
     """The same in the vectorized API."""
 
-    def __init__(self, at: int) -> None:
-        self.at = at
+    def __init__(self, times: Times) -> None:
+        self.times = times
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Iterator[pa.RecordBatch]:
         keys = batch.column("key").to_numpy()
         waits = keys < 0
         if waits.any():
-            times = self.at - keys[waits] % 1000
-            ctx.timer_service().register_event_time_timers(ctx.ids[waits], times)
+            ctx.timer_service().register_event_time_timers(ctx.ids[waits], self.times.of(keys[waits]))
         yield batch.filter(pa.array(~waits))
 
     def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
@@ -66,16 +85,19 @@ class Columns(BatchProcessFunction):
         yield pa.record_batch([keys, pa.array(due.timestamps)], names=["key", "at"])
 
 
+WAYS = {"rows": Rows, "columns": Columns}
+
+
 def run(spark: Any, folder: Path, function: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Run a query, and return its figures."""
     jvm, offset = spark.sparkContext._gateway.proc.pid, offset_of_nanos(spark)
     name = function.__name__.lower()
     at = round((time.time() + options.load + AHEAD) * 1000)
-    stream = Stream(spark, name, options.timers)
+    stream = Stream(spark, name, options.timers + options.pending)
     result = timerheap.spark.process(
         timerheap.spark.in_real_time(stream.rows),
         "key",
-        function(at),
+        function(Times(at, options.timers, round(options.within * 1000))),
         RESULT,
         "at",
         watermark=WatermarkStrategy.for_monotonous_timestamps(),
@@ -109,6 +131,7 @@ def run(spark: Any, folder: Path, function: Any, options: argparse.Namespace) ->
         "fired in s": round(float(fired.max() - fired.min()) / 1000, 2),
         "waits of rows meanwhile, ms": percentiles(waits[within]),
         "others, ms": percentiles(waits[rows & ~within]),
+        "timers late, ms": percentiles(waits[key < 0]),
         "cores, JVM": round(used.jvm / LASTS, 2),
         "cores, Python": round(used.python / LASTS, 2),
         "load": os.getloadavg()[0],
@@ -120,6 +143,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--timers", type=int, default=1_000_000)
+    parser.add_argument("--within", type=float, default=1.0, help="seconds in which they are due")
+    parser.add_argument("--pending", type=int, default=0, help="other keys, whose timers are not due")
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=[*WAYS])
     parser.add_argument("--rate", type=float, default=200, help="rows a second")
     parser.add_argument("--load", type=float, default=120, help="seconds in which all timers are registered")
     parser.add_argument("--json", type=Path)
@@ -135,10 +161,10 @@ def main() -> None:
         }
         compile_scala(Path(scratch) / "classes")
         with spark_session(Path(scratch) / "log", settings) as spark:
-            for function in (Rows, Columns):
-                figures.append(run(spark, Path(scratch), function, options))
+            for way in options.ways:
+                figures.append(run(spark, Path(scratch), WAYS[way], options))
                 print(figures[-1], flush=True)
-    write_json(options, {"cases": figures})
+    write_json(options, {"cases": figures, "pending": options.pending, "within": options.within})
 
 
 if __name__ == "__main__":

@@ -243,7 +243,7 @@ def stub(*batches: dict[str, Any] | None) -> StreamingQuery:
     query.recentProgress = [
         Mock(
             batchId=number,
-            stateOperators=[] if values is None else ["an operator"],
+            durationMs={} if values is None else {"addBatch": 1},
             observedMetrics={} if values is None else {"timerheap": Row(metrics=values and blank | values)},
         )
         for number, values in enumerate(batches)

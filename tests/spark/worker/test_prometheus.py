@@ -150,9 +150,8 @@ class Told:
         progress = SimpleNamespace(
             **self._named,
             batchId=3,
-            durationMs={"triggerExecution": 500},
+            durationMs={"triggerExecution": 500, "addBatch": 400},
             numInputRows=10,
-            stateOperators=["one"],
             observedMetrics={operator: row},
             sources=self.sources,
         )

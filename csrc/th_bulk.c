@@ -96,7 +96,7 @@ TH_INLINE size_t row_of(const th_heap *h, const rows *r, size_t k) {
 }
 
 void th_heap_fetch_line(const th_heap *h, int64_t ts, int64_t key, int64_t ns) {
-    TH_PREFETCH(&h->line[th_home(h, th_hash(h, ts, key, ns))]);
+    if (h->len) TH_PREFETCH(&h->line[th_home(h, th_hash(h, ts, key, ns))]);
 }
 
 void th_heap_fetch_row(const th_heap *h, int64_t ts, int64_t key, int64_t ns) {

@@ -36,7 +36,7 @@ typedef struct rows {
 
 /* The parts of the arguments that a call needs, and what of their rows it does not. They are passed as constants, so
  * that each call gets its own loops. */
-enum { ROWS = 1, NO_SLOTS = 2, NEW_TS = 4 };
+enum { ROWS = 1, NO_SLOTS = 2, NEW_TS = 4, CHILDREN = 8 };
 
 /* The timestamp of a timer that moves is not part of its identity, and the caller reads it later. */
 TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i, size_t few, int what) {
@@ -55,23 +55,26 @@ TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i, size_t few, int 
     }
 }
 
-TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i, size_t few, int what) {
-    for (size_t end = i + few < r->n ? i + few : r->n; i < end; i++) {
-        uint64_t hash = r->ahead.hash[i % RING];
-        const th_line *b = &h->line[th_home(h, hash)];
-        unsigned m = th_match(b, th_tag(hash));
-        if (TH_UNLIKELY(!m && b->passed)) { /* most that passed a line are in the next */
-            b = b + 1 == h->line + h->lines ? h->line : b + 1;
-            m = th_match(b, th_tag(hash));
-        }
-        for (; m; m &= m - 1) {
-            size_t row = b->row[th_ctz(m)];
-            TH_PREFETCH(h->key + row);
-            TH_PREFETCH(h->ns + row);
-            TH_PREFETCH(h->ts + row);
-            if (!(what & NO_SLOTS)) TH_PREFETCH(h->slot + row);
-        }
+/* The line of the hash must have come. */
+TH_INLINE void fetch_row(const th_heap *h, uint64_t hash, int what) {
+    const th_line *b = &h->line[th_home(h, hash)];
+    unsigned m = th_match(b, th_tag(hash));
+    if (TH_UNLIKELY(!m && b->passed)) { /* most that passed a line are in the next */
+        b = b + 1 == h->line + h->lines ? h->line : b + 1;
+        m = th_match(b, th_tag(hash));
     }
+    for (; m; m &= m - 1) {
+        size_t row = b->row[th_ctz(m)];
+        TH_PREFETCH(h->key + row);
+        TH_PREFETCH(h->ns + row);
+        TH_PREFETCH(h->ts + row);
+        if (!(what & NO_SLOTS)) TH_PREFETCH(h->slot + row);
+        if (what & CHILDREN) th_prefetch_children(h, row);
+    }
+}
+
+TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i, size_t few, int what) {
+    for (size_t end = i + few < r->n ? i + few : r->n; i < end; i++) fetch_row(h, r->ahead.hash[i % RING], what);
 }
 
 /* Must be called for each argument in sequence; returns its position in the ring. */
@@ -90,6 +93,14 @@ TH_INLINE size_t fetch(const th_heap *h, rows *r, size_t i, int what) {
 /* Returns the row of an argument, or SIZE_MAX. */
 TH_INLINE size_t row_of(const th_heap *h, const rows *r, size_t k) {
     return th_lookup(h, r->ahead.hash[k], r->ahead.ts[k], r->ahead.key[k], r->ahead.ns[k]);
+}
+
+void th_heap_fetch_line(const th_heap *h, int64_t ts, int64_t key, int64_t ns) {
+    if (h->len) TH_PREFETCH(&h->line[th_home(h, th_hash(h, ts, key, ns))]);
+}
+
+void th_heap_fetch_row(const th_heap *h, int64_t ts, int64_t key, int64_t ns) {
+    if (h->len) fetch_row(h, th_hash(h, ts, key, ns), CHILDREN);
 }
 
 /* ---- push ---- */

@@ -99,6 +99,11 @@ void th_heap_clear(th_heap *h);
 /* Finds a timer by its identity (without `ts` if it moves). Returns whether it is present, and its row. */
 bool th_heap_find(const th_heap *h, int64_t ts, int64_t key, int64_t ns, size_t *row);
 
+/* Fetch the memory that an operation on one timer will use, while others are under way: first its line of the index,
+ * and when that has come, its row and what is below it. */
+void th_heap_fetch_line(const th_heap *h, int64_t ts, int64_t key, int64_t ns);
+void th_heap_fetch_row(const th_heap *h, int64_t ts, int64_t key, int64_t ns);
+
 /* Adds a timer. Returns TH_YES; TH_NO if it is present (one that moves is then at `ts`); TH_FULL if len == cap. */
 th_status th_heap_push(th_heap *h, int64_t ts, int64_t key, int64_t ns);
 

@@ -6,6 +6,7 @@
 
 #define SMALL 24
 #define DIGIT 11
+#define AHEAD 16 /* how far ahead of their use values are fetched, whose rows are far apart */
 
 typedef struct sorter {
     const int64_t *column[3];
@@ -15,19 +16,19 @@ typedef struct sorter {
     uint32_t count[1 << DIGIT];
 } sorter;
 
-static bool record_less(const sorter *s, uint64_t a, uint64_t b) {
+static bool record_less(const sorter *s, uint64_t a, uint64_t b, int column) {
     if (a >> s->row_bits != b >> s->row_bits) return a < b;
     a &= s->row_mask, b &= s->row_mask;
-    for (int k = 0; k < 3; k++)
+    for (int k = column; k < 3; k++)
         if (s->column[k][a] != s->column[k][b]) return s->column[k][a] < s->column[k][b];
     return false;
 }
 
-static void insertion_sort(const sorter *s, uint64_t *a, size_t n) {
+static void insertion_sort(const sorter *s, uint64_t *a, size_t n, int column) {
     for (size_t i = 1; i < n; i++) {
         uint64_t x = a[i];
         size_t k = i;
-        for (; k && record_less(s, x, a[k - 1]); k--) a[k] = a[k - 1];
+        for (; k && record_less(s, x, a[k - 1], column); k--) a[k] = a[k - 1];
         a[k] = x;
     }
 }
@@ -55,7 +56,7 @@ static void radix_sort(sorter *s, uint64_t *a, size_t n, unsigned low, unsigned 
 /* Sorts records that contain row numbers and are equal in the columns before `column`. */
 static void sort_run(sorter *s, uint64_t *a, size_t n, int column) {
     if (n <= SMALL) {
-        insertion_sort(s, a, n);
+        insertion_sort(s, a, n, column);
         return;
     }
     uint64_t least = 0, most = 0;
@@ -80,6 +81,8 @@ static void sort_run(sorter *s, uint64_t *a, size_t n, int column) {
     int next = low == s->row_bits && !cut ? column : column - 1;
     for (size_t i = 0, k; i < n; i = k) {
         for (k = i + 1; k < n && a[k] >> low == a[i] >> low;) k++;
+        for (size_t f = i + AHEAD; next < 3 && f < k + AHEAD && f < n; f++)
+            TH_PREFETCH(s->column[next] + (a[f] & s->row_mask));
         if (k - i > 1) sort_run(s, a + i, k - i, next);
     }
 }

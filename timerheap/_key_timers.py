@@ -177,6 +177,8 @@ def no_processing_time() -> NoReturn:
 class KeyTimerService(RowTimerService, TimerService):
     """The timer service of the current key of a key group."""
 
+    __slots__ = ("_domains",)
+
     _domains: tuple[KeyTimers, KeyTimers]
 
     def bind_group(self, event: KeyTimers, processing: KeyTimers, watermark: int, now: int | None) -> None:

@@ -28,16 +28,27 @@ def endless(function: object, key: object, timestamp: int, name: str | None, end
     )
 
 
+def _of_open(name: str) -> property:
+    """Return an attribute that says where the method of this name has to be called."""
+
+    def get(self: object) -> NoReturn:
+        raise AttributeError(
+            f"{name} must be called in open(self, runtime_context), got a call of the context that other "
+            "methods receive; keep the handle, as in self.seen = runtime_context.get_state(...)"
+        )
+
+    return property(get)
+
+
 class WithoutStates:
     """The context of a call, which says where states are if it is asked for one."""
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name == "get_runtime_context" or hasattr(RuntimeContext, name):
-            raise AttributeError(
-                f"{name} must be called in open(self, runtime_context), got a call of the context that other "
-                "methods receive; keep the handle, as in self.seen = runtime_context.get_state(...)"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    # Not by ``__getattr__``: a class that has it looks up its methods several times slower.
+    __slots__ = ()
+
+
+for _name in ("get_runtime_context", *RuntimeContext.__abstractmethods__):
+    setattr(WithoutStates, _name, _of_open(_name))
 
 
 class RowFunctionContext(WithoutStates, RowContext, KeyedCoProcessFunction.OnTimerContext):
@@ -46,6 +57,8 @@ class RowFunctionContext(WithoutStates, RowContext, KeyedCoProcessFunction.OnTim
     send: receives the values of side outputs
     function: the one that is called
     """
+
+    __slots__ = ("function", "send")
 
     send: Callable[[OutputTag, Any], None]
     function: object

@@ -131,6 +131,8 @@ class KeyedBroadcastProcessFunction(Function, ABC):
     class ReadOnlyContext(KeyedProcessFunction.Context, ABC):
         """Context of `process_element`; valid only during the call."""
 
+        __slots__ = ()
+
         @abstractmethod
         def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
             """Return a broadcast state, which cannot be changed here."""
@@ -145,6 +147,8 @@ class KeyedBroadcastProcessFunction(Function, ABC):
 
     class OnTimerContext(ReadOnlyContext, KeyedProcessFunction.OnTimerContext, ABC):
         """Context of `on_timer`; valid only during the call."""
+
+        __slots__ = ()
 
     @abstractmethod
     def process_element(

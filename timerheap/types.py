@@ -49,6 +49,8 @@ _DAY_TIME = re.compile(r"interval (day|hour|minute|second)")  # how Spark writes
 class _Subscripted:
     """A class that can be subscripted in annotations and in the bases of a class; the types are not used."""
 
+    __slots__ = ()
+
     def __class_getitem__(cls, types: object) -> GenericAlias:
         return GenericAlias(cls, types)
 

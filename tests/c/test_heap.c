@@ -349,6 +349,8 @@ static void random_steps(size_t steps, th_identity which) {
             break;
         }
         case 4:
+            th_heap_fetch_line(&h, x.ts, x.key, x.ns);
+            th_heap_fetch_row(&h, x.ts, x.key, x.ns);
             CHECK(th_heap_find(&h, x.ts, x.key, x.ns, &row) == (model_find(x) != NULL));
             if (model_find(x)) CHECK(h.ts[row] == model_find(x)->ts && h.key[row] == x.key);
             break;

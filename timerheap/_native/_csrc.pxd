@@ -50,6 +50,8 @@ cdef extern from "th_heap.h" nogil:
     void th_heap_copy(th_heap *to, const th_heap *h)
     void th_heap_clear(th_heap *h)
     bint th_heap_find(const th_heap *h, int64_t ts, int64_t key, int64_t ns, size_t *row)
+    void th_heap_fetch_line(const th_heap *h, int64_t ts, int64_t key, int64_t ns)
+    void th_heap_fetch_row(const th_heap *h, int64_t ts, int64_t key, int64_t ns)
     th_status th_heap_push(th_heap *h, int64_t ts, int64_t key, int64_t ns)
     bint th_heap_remove(th_heap *h, int64_t ts, int64_t key, int64_t ns)
     bint th_heap_reschedule(th_heap *h, int64_t ts, int64_t new_ts, int64_t key, int64_t ns)

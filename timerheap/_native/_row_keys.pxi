@@ -68,6 +68,7 @@ cdef class KnownKeys:
     cdef cnp.ndarray array  # the places of the keys by number
     cdef int64_t *places
     cdef size_t cap
+    cdef int64_t next  # the number behind the largest that has been found
 
     def __cinit__(self):
         self.clear()
@@ -110,14 +111,17 @@ cdef class KnownKeys:
         """Forget all keys."""
         numbers, sources = KeyNumbers(), []
         self.numbers, self.sources = numbers, sources
-        self.array, self.places, self.cap = None, NULL, 0
+        self.array, self.places, self.cap, self.next = None, NULL, 0, 0
 
     cdef bint find(self, int64_t id, int64_t *place) noexcept:
         """Return whether the key of an id is known, and its place for `at`."""
-        cdef int64_t number
-        cdef uint8_t found
-        th_table_find_many(&self.numbers.index.t, th_column(&id, 0), 1, &number, &found)
+        # Keys are mostly asked for in the order in which they were added, which needs no search.
+        cdef int64_t number = self.next
+        cdef uint8_t found = <size_t>number < self.numbers.n and self.numbers.ids[number] == id
+        if not found:
+            th_table_find_many(&self.numbers.index.t, th_column(&id, 0), 1, &number, &found)
         place[0] = self.places[number] if found and <size_t>number < self.cap else -1
+        self.next = max(self.next, number + 1)
         return place[0] >= 0
 
     cdef object at(self, int64_t place):

@@ -184,6 +184,7 @@ cdef class RowLoop:
             if stepping and ts[i] > INT64_MIN + self.wait and (i == 0 or ts[i] != ts[i - 1]):
                 context.next_row = i
                 self.step_to(ts[i] - 1 - self.wait)
+            self.service.event.fetch(id + i, n - i)
             row = rows.row(i, row)
             current.set(id[i], number[i] if number and current.numbers is numbered else -1)
             context.row, context.place, context.set_items = row, i, _set_items

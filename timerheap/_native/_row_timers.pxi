@@ -178,6 +178,7 @@ cdef class RowTimers:
     cdef object pushed  # called with (timestamp, key id, namespace), or None
     cdef dict due  # a heap of (timestamp, namespace) by key id, or None
     cdef int64_t until
+    cdef int64_t latest_name  # the namespace of the name that was registered last, or 0
     cdef public list steps  # receives how to undo each change, or None
 
     def __init__(self, TimerHeap heap not None, TimerChanges changes not None, CurrentKey keys not None, names):
@@ -207,7 +208,14 @@ cdef class RowTimers:
         if self.steps is not None:
             self.note(ts, key, ns)
         self.push(ts, key, ns)
+        self.latest_name = ns
         return ts
+
+    cdef inline void fetch(self, const int64_t *key, Py_ssize_t left) noexcept:
+        """Fetch the memory of the timers that are probably moved next, given the keys of the rows from now on."""
+        if self.latest_name and left > 2:
+            th_heap_fetch_line(&self.heap.h, 0, key[2], self.latest_name)
+            th_heap_fetch_row(&self.heap.h, 0, key[1], self.latest_name)
 
     cdef int push(self, int64_t ts, int64_t key, int64_t ns) except -1:
         """Register a timer of the current key."""

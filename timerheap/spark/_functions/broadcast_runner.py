@@ -97,6 +97,8 @@ class _BroadcastStates:
 class _KeyedContext(RowFunctionContext, KeyedBroadcastProcessFunction.OnTimerContext):
     """What `process_element` and `on_timer` are handed."""
 
+    __slots__ = ("states",)
+
     states: _BroadcastStates
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:

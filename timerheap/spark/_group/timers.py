@@ -102,16 +102,17 @@ def _last_of_each(journal: TimerJournal, named: np.ndarray) -> np.ndarray:
 
 
 def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarray:
-    """Return the key ids of the timers up to `time`, or of the first `limit` to fire, in ascending order."""
-    # Not in that of the heap, which depends on how it was filled: values are written in the order of lookups.
+    """Return the key ids of the timers up to `time`, or of the first `limit`, as they fire one by one."""
     rows = heap._due_rows(time)
-    ids: np.ndarray = heap.key_hashes[rows]
+    times, ids = heap.timestamps[rows], heap.key_hashes[rows]
     if len(rows) > limit:  # timers of one timestamp fire in the order of their keys
-        times = heap.timestamps[rows]
         last = np.partition(times, limit - 1)[limit - 1]
-        before, among = ids[times < last], ids[times == last]
-        ids = np.concatenate([before, np.partition(among, limit - len(before) - 1)[: limit - len(before)]])
-    return np.sort(ids)
+        before, among = np.flatnonzero(times < last), np.flatnonzero(times == last)
+        left = limit - len(before)
+        first = np.concatenate([before, among[np.argpartition(ids[among], left - 1)[:left]]])
+        times, ids = times[first], ids[first]
+    ordered: np.ndarray = ids[row_order(times, ids, ids)]
+    return ordered
 
 
 class JournalledTimers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -26,8 +25,8 @@ from timerheap.spark._live.live_cache import Owner
 from timerheap.spark._live.live_groups import LiveGroups
 from timerheap.spark._query import Query
 from timerheap.spark._real_time.broadcasts import parted
-from timerheap.spark._real_time.bursts import Seen, opened, seen_in_both
-from timerheap.spark._real_time.followed import Followed
+from timerheap.spark._real_time.bursts import Seen, opened
+from timerheap.spark._real_time.senders import FIRST_OPERATOR, Announced, Followed, PlaceInQuery
 from timerheap.spark._real_time.slices import Slices
 from timerheap.spark._state.epoch_store import EpochStore, folder_of, sources_of
 from timerheap.spark._worker.driver_mail import Mail
@@ -39,7 +38,7 @@ from timerheap.spark._worker.ledger import LEDGER, LEDGER_LABEL, Audit, Ledger
 from timerheap.spark._worker.now import processing_time, wall_clock
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import MicroBatch
-from timerheap.spark._worker.task_metrics import TaskMetrics
+from timerheap.spark._worker.task_metrics import TaskMetrics, declared_metrics
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 LOCATION = "spark.timerheap.realTime.location"
@@ -79,54 +78,6 @@ def location_of(task: Any) -> str:
 def is_first_epoch(task: Any) -> bool:
     """Return whether tasks of the source have to announce themselves in the epoch of a task."""
     return bool(task.getLocalProperty("streaming.sql.batchId") == task.getLocalProperty(FIRST))
-
-
-@dataclass(frozen=True)
-class PlaceInQuery:
-    """Where an operator is in its query.
-
-    before: how many operators are before it
-    senders: how many tasks send rows to it, None if they are tasks of the source
-    """
-
-    before: int
-    senders: int | None
-
-
-FIRST_OPERATOR = PlaceInQuery(0, None)
-
-
-class _Announced:
-    """Holds back event times in the first epoch until each task that sends rows has been heard of.
-
-    Else the first ones would advance the watermark, and the rows of the others would be late.
-
-    tasks: how many there are, None if a file of this path is going to tell; these are all, also those that
-        have no event times
-    """
-
-    def __init__(self, files: fs.FileSystem, path: str, tasks: int | None) -> None:
-        self._files, self._path = files, path
-        self._tasks, self._counts_all = tasks, tasks is None
-        self._untimed: set[str] = set()  # the tasks without event times that have been heard of
-        self.held: list[dict[str, Seen]] = []
-
-    def hear_of(self, untimed: set[str]) -> None:
-        """Note tasks without event times."""
-        if self._counts_all:
-            self._untimed |= untimed
-
-    def released(self, seen: list[dict[str, Seen]]) -> list[dict[str, Seen]]:
-        """Return all that has been seen so far of each input, nothing while a task is missing."""
-        self.held = self.held or [{} for _ in seen]
-        for held, found in zip(self.held, seen, strict=True):
-            for name, one in found.items():
-                held[name] = seen_in_both(held.get(name), one)
-        if self._tasks is None:
-            with suppress(OSError), self._files.open_input_stream(self._path) as file:
-                self._tasks = int(file.read() or 0) or None
-        heard = len(self._untimed.union(*self.held))
-        return self.held if self._tasks is not None and heard >= self._tasks else []
 
 
 @dataclass(slots=True)
@@ -197,11 +148,11 @@ class Epoch:
         self._reached = self._state.watermark  # up to which timers have fired
         self._slices = Slices()
         self._rows_wait = query.order == "event_time" and not self._runner.decides_lateness
-        self._announced: _Announced | None = None
+        self._announced: Announced | None = None
         self._by_source = set(query.channels) == {SOURCE}
         self._followed = None if query.follows is None else Followed(query.follows, place.senders or 0)
         if before is None and self._by_source and query.event_time is not None:
-            self._announced = _Announced(files, sources_of(folder, self._run), place.senders)
+            self._announced = Announced(files, sources_of(folder, self._run), place.senders)
         self._metrics = TaskMetrics()
         self._partition = partition
 
@@ -353,4 +304,4 @@ class Epoch:
         told.add(max_parallelism=self._placement.max_parallelism)
         if self._partition == 0:  # for all
             told.channels = self._state.channels()
-        return told.take(runner.metrics)
+        return told.take(declared_metrics(runner.metrics, self._query.has_metrics))

@@ -22,10 +22,11 @@ from timerheap.spark._plan.starts import Start, start_of_operator
 from timerheap.spark._plan.state_changes import with_expected, without_expected
 from timerheap.spark._query import Query
 from timerheap.spark._real_time.arrivals import PUSH
-from timerheap.spark._real_time.epoch_runner import FIRST_OPERATOR, SOURCE, PlaceInQuery
+from timerheap.spark._real_time.epoch_runner import SOURCE
 from timerheap.spark._real_time.initial_epoch import Beginning, beginnings
 from timerheap.spark._real_time.marked_rows import with_marks, without_marks
 from timerheap.spark._real_time.real_time_broadcaster import RealTimeBroadcaster
+from timerheap.spark._real_time.senders import FIRST_OPERATOR, PlaceInQuery
 from timerheap.spark._real_time.spark_lookup import operators_before
 from timerheap.spark._real_time.stages import RealTimeOperator, RealTimePacker
 from timerheap.spark._run_checks import mail

@@ -27,11 +27,11 @@ from timerheap.spark._real_time.bursts import Seen, burst
 from timerheap.spark._real_time.epoch_runner import (
     WITH_FOLLOWERS,
     Epoch,
-    PlaceInQuery,
     is_first_epoch,
     location_of,
 )
 from timerheap.spark._real_time.linger import to_pack, to_run
+from timerheap.spark._real_time.senders import PlaceInQuery
 from timerheap.spark._real_time.sent_rows import Sent
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.errors import reported_errors

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from timerheap.errors import FunctionError
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.broadcaster import broadcast_rows
@@ -28,7 +27,7 @@ from timerheap.spark._worker.now import processing_time, wall_clock
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import MicroBatch, Runner
 from timerheap.spark._worker.spark_frames import result_frames
-from timerheap.spark._worker.task_metrics import TaskMetrics
+from timerheap.spark._worker.task_metrics import TaskMetrics, declared_metrics
 from timerheap.spark._worker.work import Task, TaskPartition
 from timerheap.timer import MAX_WATERMARK, shown_time
 
@@ -253,13 +252,8 @@ class GroupwisePartition(Partition):
 
     def _frames(self) -> Iterator[pd.DataFrame]:
         """Yield the results, and the metrics since the last call."""
-        own = self._runner.metrics
-        if own is not None and not self._query.has_metrics:
-            raise FunctionError(
-                "get_metrics_group() must be called in open(), also on the driver, which then knows that the "
-                "function has metrics; move the call there, before any check of TaskContext.get()"
-            )
         runner = self._runner
+        own = declared_metrics(runner.metrics, self._query.has_metrics)
         if self._shared is not None and runner.dropped is not None:
             runner.dropped.tell(self._mail, self._shared.watermark)
         counted = self._counted(

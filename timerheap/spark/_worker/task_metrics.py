@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
+from timerheap.errors import FunctionError
 from timerheap.metrics import Metrics
 from timerheap.spark._group.stored.manifest import Manifest
 from timerheap.timer import MIN_WATERMARK
@@ -59,6 +60,16 @@ OF_CHANNEL = "channel "
 """What begins the name of a metric that is the watermark of a channel."""
 _COMBINE: dict[Combine, Callable[[int, int], int]] = {"sum": int.__add__, "min": min, "max": max}
 _COMBINE_BY_NAME = {metric.name: _COMBINE[metric.combine] for metric in TASK_METRICS}
+
+
+def declared_metrics(metrics: Metrics | None, declared: bool) -> Metrics | None:
+    """Return the metrics of a function; raise FunctionError if the driver knows of none."""
+    if metrics is not None and not declared:
+        raise FunctionError(
+            "get_metrics_group() must be called in open(), also on the driver, which then knows that the "
+            "function has metrics; move the call there, before any check of TaskContext.get()"
+        )
+    return metrics
 
 
 class TaskMetrics:

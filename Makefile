@@ -46,7 +46,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions test-spark-checks test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns fuzz-changes flink-sql soak soak-heaps soak-cases soak-changes bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-kafka-sink bench-realtime bench-windows bench-asof bench-patterns bench-changes bench-over bench-rules bench-state bench-skew bench-capacity bench-cost bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all bench-check tables soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions test-spark-checks test-world soak-world lint docs docs-site sanitize coverage valgrind fuzz fuzz-patterns fuzz-changes flink-sql soak soak-heaps soak-cases soak-changes bench bench-heap bench-timeout bench-peers bench-shapes bench-small bench-latency bench-kafka bench-kafka-sink bench-realtime bench-windows bench-asof bench-patterns bench-changes bench-over bench-rules bench-state bench-skew bench-capacity bench-cost bench-processors bench-nexmark bench-choices bench-tight-memory bench-object-store bench-all bench-check tables soak-real-time soak-kills instructions dist test-wheels test-wheel test-arm64 release-check hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -148,6 +148,9 @@ soak-cases: $(venv)/test/.installed ## All of Flink's traces and all cases of te
 
 soak-changes: $(venv)/test/.installed ## 200 random plans over changes on Spark, restarted on one checkpoint
 	TIMERHEAP_CHANGE_STREAMS=200 TIMERHEAP_SHARE=all $(call installed,test) -m pytest -q --timeout=0 tests/spark/changes/test_random_change_streams.py $(ARGS)
+
+soak-real-time: $(venv)/test/.installed ## Kill all Python workers of queries in real-time mode, four times for each function
+	KILLS=4 TIMERHEAP_SHARE=all $(call installed,test) -m pytest -q --timeout=0 tests/spark/real_time/test_operators_in_real_time.py $(ARGS)
 
 soak-kills: $(venv)/test/.installed ## Kill drivers, Python workers and executors; the output must not change
 	PYTHONPATH=$(support) PYTHONSAFEPATH=1 $(venv)/test/bin/python tests/support/programs/kill_driver.py $(ARGS)

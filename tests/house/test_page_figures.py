@@ -80,7 +80,7 @@ ALLOWED = {
         ],
     },
     "a default, or a limit in the code": {
-        "docs/guides/milliseconds.md": ["every 20 ms by default", "one step: 20 ms by default"],
+        "docs/guides/milliseconds.md": ["every 20 ms by default", "one step: 30 ms by default"],
         "docs/guides/sql.md": ["is 1 ms less, as in Flink's DataStream"],
         "docs/how-it-works.md": ["more than 4 KiB"],
         "docs/limits.md": ["up to 64 MB and one row more"],
@@ -123,6 +123,7 @@ IN_DOCSTRINGS = {
         "of them are 1 ms",
         "default 200 ms",
         '"20 milliseconds"',
+        '"30 milliseconds"',
         "more than 2 GiB",
         "may exceed 2 GiB",
         "default of 64 MiB",

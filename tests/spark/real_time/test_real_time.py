@@ -128,7 +128,7 @@ def test_a_wrong_argument_of_a_start_is_an_error(spark: Any, arguments: dict[str
 def test_a_query_without_real_time_is_an_error(spark: Any, tmp_path: Path) -> None:
     writer = spark.readStream.format("rate").load().writeStream.option("checkpointLocation", str(tmp_path))
     with pytest.raises(
-        ValueError, match=r"must write the result of one operator over rows of in_real_time\(\) alone, got 0"
+        ValueError, match=r"must write the result of operators over rows of in_real_time\(\) alone, got 0"
     ):
         timerheap.spark.start_real_time(writer.format("noop"))
 

@@ -243,9 +243,9 @@ def test_a_batch_needs_no_watermark(spark: SparkSession) -> None:
     assert [tuple(row) for row in passed(alerts(df)).collect()] == [("a", "shop", 5_000)]
 
 
-def test_real_time_mode_has_one_operator(spark: SparkSession, tmp_path: Path) -> None:
+def test_operators_in_micro_batches_come_last(spark: SparkSession, tmp_path: Path) -> None:
     df = alerts(streams.read_stream(spark, written(tmp_path / "input", [("a", 0)])))
-    with pytest.raises(ValueError, match="df must come from a source in real-time mode, got the result of"):
+    with pytest.raises(ValueError, match="got those of an operator in micro-batches"):
         passed(timerheap.spark.in_real_time(df))
 
 

@@ -42,6 +42,11 @@ def build_real_time(
     """
     refuse_connect(df.sparkSession, "real_time")
     before = operators_before(df)
+    if query.follows is not None and not before:
+        raise ArgumentValueError(
+            "df must have the rows of a source, or the results of operators over rows of in_real_time(), got "
+            "those of an operator in micro-batches; mark the rows before that operator"
+        )
     name = operator_name(df, query.name)
     start = start_of_operator(name, start)
     placement = planned_placement(df, query.max_parallelism)

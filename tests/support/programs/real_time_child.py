@@ -154,12 +154,14 @@ class Echoes(KeyedProcessFunction):
 
 
 def append(file: Path, result: Any) -> None:
-    with file.open("a") as out:
-        out.write(json.dumps(result) + "\n")
+    with file.open("ab", buffering=0) as out:
+        out.write(json.dumps(result).encode() + b"\n")
 
 
 def lines(file: Path) -> list[tuple[Any, ...]]:
-    return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+    """Return what has been written so far, without a line that is being written."""
+    whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
+    return [tuple(json.loads(line)) for line in whole.splitlines()]
 
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("1 second")

@@ -80,7 +80,11 @@ ALLOWED = {
         ],
     },
     "a default, or a limit in the code": {
-        "docs/guides/milliseconds.md": ["every 20 ms by default", "one step: 30 ms by default"],
+        "docs/guides/milliseconds.md": [
+            "every 20 ms by default",
+            "one step: 30 ms by default",
+            "for up to 20 ms, where the default is 30 ms",
+        ],
         "docs/guides/sql.md": ["is 1 ms less, as in Flink's DataStream"],
         "docs/how-it-works.md": ["more than 4 KiB"],
         "docs/limits.md": ["up to 64 MB and one row more"],

@@ -12,7 +12,6 @@ from pyarrow import fs
 from pyspark import TaskContext
 
 from timerheap.errors import ArgumentValueError
-from timerheap.spark._exchange.followed_watermarks import UNBOUNDED
 from timerheap.spark._exchange.observed_times import counts_of
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._exchange.unpacker import by_key_group, unpack
@@ -171,10 +170,7 @@ class Epoch:
     def reached(self) -> int:
         """The watermark that has passed all results so far, and which later ones are behind."""
         work: KeyedWork = self._query.work
-        behind = work.results_behind
-        if behind is None:
-            self._mail.warn([UNBOUNDED], "unbounded results")
-        return max(self._reached - (behind or 0), MIN_WATERMARK)
+        return max(self._reached - (work.results_behind or 0), MIN_WATERMARK)
 
     @property
     def is_behind(self) -> bool:

@@ -17,6 +17,7 @@ from timerheap.spark._arrow import event_millis
 from timerheap.spark._columns import AHEAD, INPUT, MARK, SEEN
 from timerheap.spark._compat import TaskInput
 from timerheap.spark._exchange.codec import frames_of, key_hashes
+from timerheap.spark._exchange.followed_watermarks import UNBOUNDED
 from timerheap.spark._exchange.packed import PACKED_SCHEMA
 from timerheap.spark._exchange.packer import Packer, Reducer
 from timerheap.spark._exchange.placement import Placement
@@ -142,8 +143,10 @@ class RealTimeOperator:
         with reported_errors():
             task: Any = TaskContext.get()
             epoch = Epoch(self.query, self.name, self.mail, self.place)
-            with_followers = task.getLocalProperty(WITH_FOLLOWERS).split()
-            sent = Sent(self.result_type, is_followed=self.name in with_followers)
+            is_followed = self.name in task.getLocalProperty(WITH_FOLLOWERS).split()
+            if is_followed and self.query.work.results_behind is None:
+                self.mail.warn([UNBOUNDED], "unbounded results")
+            sent = Sent(self.result_type, is_followed=is_followed)
             yield from sent.batches(None, epoch.reached)
             arrivals = Arrivals(self.input, PACKED_SCHEMA.names, batches, *to_run(task))
             while (found := arrivals.take(epoch.pause())) is not None:

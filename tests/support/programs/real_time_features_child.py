@@ -76,9 +76,6 @@ class Paused(KeyedProcessFunction):
 class Running(KeyedProcessFunction):
     """Yields for each row how many of its key there have been; rows of one time count together, later."""
 
-    def __init__(self, key: str = "one") -> None:
-        self.key = key
-
     def open(self, runtime_context: Any) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
 
@@ -246,7 +243,7 @@ def chained(rows: Rows) -> DataFrame:
     paused = paused.where("key <> 'k0'").selectExpr("upper(key) AS key", "paused", "1 AS one")
     counted = timerheap.spark.process(paused, "one", Running(), "one int, at long, n long", "paused")
     counted = counted.selectExpr("n % 3 AS rest", "at", "n")
-    result = timerheap.spark.process(counted, "rest", Running("rest"), "rest long, at long, n long", "at")
+    result = timerheap.spark.process(counted, "rest", Running(), "rest long, at long, n long", "at")
     return result.where(F.col("at") < END)
 
 

@@ -25,19 +25,24 @@ _IN_MICRO_BATCHES = "TransformWithState"
 
 def operators_before(df: DataFrame) -> list[str]:
     """Return the names of the operators in real-time mode that the rows of `df` come from, the last first."""
-    return list(dict.fromkeys(_OPERATOR_IN_PLAN.findall(analyzed_plan(df))))
+    return _names_in(analyzed_plan(df))
 
 
 def operators_in(df: DataFrame) -> list[str]:
     """Return the names of the operators that a query in real-time mode has, the last first."""
-    names = operators_before(df)
-    others = " and an operator in micro-batches" if _IN_MICRO_BATCHES in analyzed_plan(df) else ""
+    plan = analyzed_plan(df)
+    names = _names_in(plan)
+    others = " and an operator in micro-batches" if _IN_MICRO_BATCHES in plan else ""
     if not names or others:
         raise ArgumentValueError(
             "writer must write the result of operators over rows of in_real_time() alone, got "
             f"{len(names)} of them{others}; stateful processors run in micro-batches, in a query of their own"
         )
     return names
+
+
+def _names_in(plan: str) -> list[str]:
+    return list(dict.fromkeys(_OPERATOR_IN_PLAN.findall(plan)))
 
 
 def sending_tasks(spark: SparkSession, query: StreamingQuery, operators: int) -> int | None:

@@ -25,13 +25,13 @@ _IN_MICRO_BATCHES = "TransformWithState"
 
 def operators_before(df: DataFrame) -> list[str]:
     """Return the names of the operators in real-time mode that the rows of `df` come from, the last first."""
-    return _names_in(analyzed_plan(df))
+    return _named_in(analyzed_plan(df))
 
 
 def operators_in(df: DataFrame) -> list[str]:
     """Return the names of the operators that a query in real-time mode has, the last first."""
     plan = analyzed_plan(df)
-    names = _names_in(plan)
+    names = _named_in(plan)
     others = " and an operator in micro-batches" if _IN_MICRO_BATCHES in plan else ""
     if not names or others:
         raise ArgumentValueError(
@@ -41,7 +41,7 @@ def operators_in(df: DataFrame) -> list[str]:
     return names
 
 
-def _names_in(plan: str) -> list[str]:
+def _named_in(plan: str) -> list[str]:
     return list(dict.fromkeys(_OPERATOR_IN_PLAN.findall(plan)))
 
 

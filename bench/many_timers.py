@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from figures import write_json
 from flights import spark_session
@@ -45,10 +44,9 @@ class Times(NamedTuple):
     timers: int
     span: int
 
-    def of(self, keys: np.ndarray) -> np.ndarray:
-        """Return the times of the timers of keys, which are -1, -2 and so on."""
-        times: np.ndarray = self.last - keys % self.span
-        return np.where(-keys > self.timers, times + HOUR, times)
+    def of(self, keys: Any) -> Any:
+        """Return the time of the timer of a key, which is -1, -2 and so on, or those of an array of keys."""
+        return self.last - keys % self.span + HOUR * (-keys > self.timers)
 
 
 class Rows(KeyedProcessFunction):
@@ -59,7 +57,7 @@ class Rows(KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
         if value.key < 0:
-            ctx.timer_service().register_event_time_timer(int(self.times.of(np.array([value.key]))[0]))
+            ctx.timer_service().register_event_time_timer(self.times.of(value.key))
         else:
             yield value.key, value.at
 

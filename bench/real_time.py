@@ -12,8 +12,10 @@ Python returns. A result is "inside" an epoch if it was not due during a pause b
 A pause is the longest time without a result around the end of an epoch.
 
 "the JVM alone" sends rows through the same shuffle, without Python: from sending to the sink. "Scala" is the
-same function for Spark's own operator, transformWithState, in real-time mode. "clock 20" is a query without
-rows whose watermark follows the clock every 20 ms. With "no wait", rows do not wait for others (`linger`).
+same function for Spark's own operator, transformWithState, in real-time mode. With "by the clock", timers are
+of processing time, 100 ms behind the time at which the function has the row, and due at their own time.
+"clock 20" is a query without rows whose watermark follows the clock every 20 ms. With "no wait", rows do not
+wait for others (`linger`).
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor, Waterma
 SOURCES = 2
 AHEAD = 100  # ms
 HOUR = 3_600_000
+BY_CLOCK = ("real time, by the clock", "Scala, by the clock")
 SCALA = Path(__file__).parent / "scala"
 WARM_UP = 6.0  # seconds of rows that do not count
 AFTER_PAUSE = 1.5
@@ -49,28 +52,39 @@ NANOS = "reflect('java.lang.System', 'nanoTime')"  # the clock of the JVM, in SQ
 
 
 class Timers(KeyedProcessFunction):
-    """A timer for each row."""
+    """A timer for each row, of event time or of processing time."""
+
+    def __init__(self, by_clock: bool) -> None:
+        self.by_clock = by_clock
 
     def open(self, runtime_context: Any) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
 
     def process_element(self, value: Any, ctx: Any) -> None:
         self.count.update((self.count.value() or 0) + 1)
-        ctx.timer_service().register_event_time_timer(value.at + (AHEAD if value.key >= 0 else HOUR))
+        service, ahead = ctx.timer_service(), AHEAD if value.key >= 0 else HOUR
+        if self.by_clock:
+            service.register_processing_time_timer(service.current_processing_time() + ahead)
+        else:
+            service.register_event_time_timer(value.at + ahead)
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
         yield ctx.get_current_key(), timestamp, self.count.value()
 
 
-def timers(rows: DataFrame, watermark: WatermarkStrategy, real_time: bool) -> DataFrame:
-    """Return when the timers of rows fire; the keys of rows before a run are negative."""
+def timers(rows: DataFrame, watermark: WatermarkStrategy | None, real_time: bool) -> DataFrame:
+    """Return when the timers of rows fire; the keys of rows before a run are negative.
+
+    watermark: None for timers of processing time
+    """
+    event_time = {} if watermark is None else {"event_time": "at", "watermark": watermark}
     return timerheap.spark.process(
         timerheap.spark.in_real_time(rows) if real_time else rows,
         key="key",
-        function=Timers(),
+        function=Timers(by_clock=watermark is None),
         output_schema="key long, at long, rows long",
-        event_time="at",
-        watermark=watermark,
+        processing_time=watermark is None,
+        **event_time,
     )
 
 
@@ -132,11 +146,12 @@ class Bench:
         stream = Stream(self.spark, table, 0 if way == "the JVM alone" else self.options.keys)
         if way == "the JVM alone":
             result = stream.rows.repartition(SOURCES, "key").selectExpr("key", "at", "at AS rows")
-        elif way == "Scala":
+        elif way.startswith("Scala"):
             rows = stream.rows.withColumn("event", F.timestamp_millis("at"))
-            result = DataFrame(self.spark.sparkContext._jvm.TimersInScala.result(rows._jdf), self.spark)
+            operator = self.spark.sparkContext._jvm.TimersInScala
+            result = DataFrame(operator.result(rows._jdf, way in BY_CLOCK), self.spark)
         else:
-            watermark = WatermarkStrategy.for_monotonous_timestamps()
+            watermark = None if way in BY_CLOCK else WatermarkStrategy.for_monotonous_timestamps()
             if way.startswith("clock"):
                 watermark = watermark.with_wall_clock(after="1 second", lag="1 second")
             result = timers(stream.rows, watermark, real_time=way != "micro-batches")
@@ -146,7 +161,7 @@ class Bench:
         writer = writer.option("checkpointLocation", str(checkpoint))
         if way == "micro-batches":
             query = writer.outputMode("append").start()
-        elif way in ("real time", "no wait") or way.startswith("clock"):
+        elif way in ("real time", "real time, by the clock", "no wait") or way.startswith("clock"):
             tick = int(way.partition(" ")[2]) if way.startswith("clock") else 20
             query = timerheap.spark.start_real_time(
                 writer.outputMode("update"),
@@ -174,7 +189,7 @@ class Bench:
             raise failure
         there = found["there"].astype("int64").to_numpy() / 1e6 + self.offset
         at = found["at"].to_numpy()
-        due = stream.due(at - 1 if way == "the JVM alone" else at)
+        due = at if way in BY_CLOCK else stream.due(at - 1 if way == "the JVM alone" else at)
         counts = (due > (began + min(WARM_UP, seconds / 3)) * 1000) & (due < (began + seconds) * 1000)
         latencies = (there - due)[counts]
         commits = sorted(file.stat().st_mtime for file in (checkpoint / "commits").glob("[0-9]*"))
@@ -212,7 +227,7 @@ def main() -> None:
     parser.add_argument("--epoch", type=int, default=20, help="seconds")
     parser.add_argument("--lone", action=argparse.BooleanOptionalAction, default=True, help="and no rows")
     parser.add_argument("--keys", type=int, default=100_000, help="that have timers all the time")
-    parser.add_argument("--beside", nargs="*", default=["micro-batches", "Scala", "the JVM alone"])
+    parser.add_argument("--beside", nargs="*", default=["micro-batches", "Scala", *BY_CLOCK, "the JVM alone"])
     parser.add_argument("--clock", type=int, nargs="*", default=[20, 100], help="ticks, in ms")
     parser.add_argument("--linger", type=int, default=30, help="how long rows wait for others, in ms")
     parser.add_argument("--no-wait", type=float, nargs="*", default=[1_000, 10_000], help="rates without it")

@@ -8,7 +8,8 @@ import org.apache.spark.sql.streaming._
 case class Reading(key: Long, at: Long, event: Timestamp)
 case class Due(key: Long, at: Long, rows: Long)
 
-class TimersInScala extends StatefulProcessor[Long, Reading, Due] {
+/** A timer for each row; with `byClock` of processing time, 100 ms behind the clock. */
+class TimersInScala(byClock: Boolean) extends StatefulProcessor[Long, Reading, Due] {
   @transient private var count: ValueState[Long] = _
 
   override def init(outputMode: OutputMode, timeMode: TimeMode): Unit =
@@ -17,7 +18,8 @@ class TimersInScala extends StatefulProcessor[Long, Reading, Due] {
   override def handleInputRows(key: Long, rows: Iterator[Reading], timers: TimerValues): Iterator[Due] = {
     rows.foreach { row =>
       count.update((if (count.exists()) count.get() else 0L) + 1)
-      getHandle.registerTimer(row.at + (if (key >= 0) 100 else 3600000))
+      val from = if (byClock) timers.getCurrentProcessingTimeInMs() else row.at
+      getHandle.registerTimer(from + (if (key >= 0) 100 else 3600000))
     }
     Iterator.empty
   }
@@ -27,9 +29,11 @@ class TimersInScala extends StatefulProcessor[Long, Reading, Due] {
 }
 
 object TimersInScala {
-  def result(rows: DataFrame): DataFrame = {
+  def result(rows: DataFrame, byClock: Boolean): DataFrame = {
     import rows.sparkSession.implicits._
-    rows.withWatermark("event", "0 seconds").as[Reading].groupByKey(_.key)
-      .transformWithState(new TimersInScala, TimeMode.EventTime(), OutputMode.Update()).toDF()
+    val timed = if (byClock) rows else rows.withWatermark("event", "0 seconds")
+    val mode = if (byClock) TimeMode.ProcessingTime() else TimeMode.EventTime()
+    timed.as[Reading].groupByKey(_.key)
+      .transformWithState(new TimersInScala(byClock), mode, OutputMode.Update()).toDF()
   }
 }

@@ -48,10 +48,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = item.get_closest_marker("in_turn")
         if marker is not None:
             # Cases of one test take turns with each other, other tests with those of their file.
-            of = f"{item.path.name}::{item.originalname if hasattr(item, 'callspec') else ''}"
-            number = numbers[of] + crc32(of.encode())  # not all of them begin in the same run
+            together = marker.kwargs.get("together", False)
+            alone = hasattr(item, "callspec") and not together
+            of = f"{item.path.name}::{item.originalname if alone else ''}"
+            number = 0 if together else numbers[of]
             numbers[of] += 1
-            if waits_for_its_turn(number, *marker.args):
+            # Not all of them begin in the same run.
+            if waits_for_its_turn(number + crc32(of.encode()), *marker.args):
                 waiting.add(item)
     named = config.option.keyword or any("::" in each for each in config.args)
     if waiting and not named:

@@ -81,6 +81,7 @@ def test_a_loop_that_asks_ends_with_the_last_row_of_its_key(class_: Any) -> None
     assert sorted(test.finish()) == [Row(k=key, at=at) for key, at in [*ticks, ("b", 15)]]
 
 
+@pytest.mark.in_turn(5)
 @FUNCTIONS
 def test_a_loop_goes_on_as_long_as_rows_may_follow(class_: Any) -> None:
     test = made(class_(True), "event_time")
@@ -88,6 +89,7 @@ def test_a_loop_goes_on_as_long_as_rows_may_follow(class_: Any) -> None:
     assert [row.at for row in test.advance_watermark(1_000_000)] == [*range(10, 1_000_001, 10)]
 
 
+@pytest.mark.in_turn(5)
 @FUNCTIONS
 @pytest.mark.parametrize("order", ["event_time", "arrival"])
 def test_a_loop_without_end_is_an_error(class_: Any, order: str) -> None:

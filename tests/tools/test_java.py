@@ -228,6 +228,7 @@ def test_a_cache_that_cannot_be_written_is_explained(monkeypatch: pytest.MonkeyP
         found_java()
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.spark
 def test_spark_runs_on_the_packaged_java_with_rocksdb_and_timers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

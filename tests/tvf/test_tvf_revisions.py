@@ -123,6 +123,7 @@ def steps(seed: int, kind: str, base: int) -> Iterable[tuple[list[Row], int, boo
     yield [], MAX, False
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_the_table_is_that_of_the_model_after_each_step(kind: str, early: bool) -> None:

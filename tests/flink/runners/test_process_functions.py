@@ -524,6 +524,7 @@ def test_as_many_traces_have_both_domains_as_the_table_says(traces: Any) -> None
     assert len(both) == 134 or not traces.are_ours
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("traces", ["pq"], indirect=True)
 @pytest.mark.parametrize("function", ["rows", "columns"])
 @pytest.mark.parametrize("mode", ["each", "arrival", "event_time"])

@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 import timerheap.spark
 from timerheap.spark import EventTime, RightInput, join_asof, read_checkpoint, unmatched_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 CASES = int(os.environ.get("TIMERHEAP_ASOF_CASES", "50"))
 WATERMARK = f"{DELAY} milliseconds"

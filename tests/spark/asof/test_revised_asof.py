@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from timerheap.errors import ArgumentError, CheckpointMismatchError
 from timerheap.spark import Corrections, join_asof, read_checkpoint
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 LATENESS = 6
 

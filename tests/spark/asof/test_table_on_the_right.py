@@ -17,7 +17,7 @@ import timerheap.spark
 from timerheap.spark import EventTime, RightInput, join_asof
 from timerheap.watermarks import WatermarkStrategy
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(4)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 
 @pytest.mark.parametrize("name", list(OPTIONS))

@@ -25,7 +25,7 @@ from timerheap import AggregateFunction
 from timerheap.errors import ArgumentValueError
 from timerheap.spark import aggregate_changes, udaf
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 Row = dict[str, Any]
 SCHEMA = pa.schema(
     [

@@ -29,7 +29,7 @@ from timerheap.spark import (
 )
 from timerheap.spark._changes.guarantees import unique_keys
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 IMAGE = pa.struct([("id", pa.int64()), ("city", pa.string()), ("n", pa.int64())])
 DEBEZIUM = pa.schema([("op", pa.string()), ("before", IMAGE), ("after", IMAGE), ("lsn", pa.int64())])
 

@@ -64,6 +64,7 @@ def changed(df: DataFrame) -> DataFrame:
     return changes_of(df, "k", "seq", deleted=F.col("op") == "d", max_parallelism=4)
 
 
+@pytest.mark.in_turn(5)
 def test_the_table_is_that_of_the_newest_upserts_after_each_micro_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:

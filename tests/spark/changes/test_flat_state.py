@@ -12,7 +12,7 @@ from plan_cases import Compiled, Running
 from pyspark.sql import SparkSession
 from random_changes import CHANGE_TYPE, TABLES, Applied, Changing, of_changes, of_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 CYCLES = 150  # of inserts and then deletes
 ORDERS, PEOPLE = Source("orders"), Source("people")

@@ -19,7 +19,7 @@ from timerheap.errors import ArgumentError
 from timerheap.spark import RightInput, aggregate_changes, join_changes, read_checkpoint, top_changes
 from timerheap.spark._changes.guarantees import unique_keys
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 ORDERS = pa.schema([("customer", pa.string()), ("amount", pa.int32()), ("note", pa.string())])
 CUSTOMERS = pa.schema([("customer", pa.string()), ("most", pa.int32()), ("note", pa.string())])

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from random_changes import CHANGE_TYPE, Applied, differences
 from streams import read_stream, write_batches
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 CASES = int(os.environ.get("TIMERHEAP_CHANGE_STREAMS", "24"))
 FIRST = int(os.environ.get("TIMERHEAP_CHANGE_SEED", "0"))

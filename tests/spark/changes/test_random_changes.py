@@ -26,6 +26,7 @@ EACH = 20 if CASES < 2000 else 50  # cases of a plan
 FIRST = int(os.environ.get("TIMERHEAP_CHANGE_SEED", 5 * (chosen_share() or 0)))  # others after each commit
 
 
+@pytest.mark.in_turn(5)
 def test_the_table_is_that_of_the_model(spark: SparkSession) -> None:
     for number in range(FIRST, FIRST + CASES // EACH):
         compiled = Compiled(spark, plan_of(number), inserts_only=number % 5 == 4)

@@ -19,7 +19,7 @@ from timerheap.errors import ArgumentError
 from timerheap.spark import join_changes, read_checkpoint, top_changes
 from timerheap.spark._changes.guarantees import unique_keys
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 
 def best(df: DataFrame) -> DataFrame:

@@ -23,7 +23,7 @@ from timerheap.errors import ArgumentError, CheckpointMismatchError
 from timerheap.spark import Corrections, aggregate_changes, cumulate, hop, read_checkpoint, session, tumble
 from timerheap.spark._changes.guarantees import unique_keys
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64()), ("v", pa.int64()), ("f", pa.float64())])
 DELAY = 20

@@ -70,7 +70,7 @@ def expected(flights: pd.DataFrame, watermark: pd.Timestamp | None) -> set[Alert
     return set(alerts.assign(since=since).itertuples(index=False, name=None))
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.parametrize("batches", [1, 6])
 def test_any_number_of_micro_batches_gives_the_same_alerts(
     batches: int, quick: SparkSession, flights: pd.DataFrame, watermark: pd.Timestamp, tmp_path: Path
@@ -107,7 +107,7 @@ def test_a_batch_dataframe_also_gives_the_alerts_after_the_last_watermark(
     assert {alert for alert in alerts if alert[-1] <= due} == expected(flights, watermark)
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 def test_the_command_checks_its_alerts(tmp_path: Path) -> None:
     scratch = {name: str(tmp_path) for name in ("TMPDIR", "TEMP", "TMP")}
     done = subprocess.run(

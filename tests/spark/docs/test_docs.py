@@ -93,7 +93,7 @@ def case(page: Path) -> Any:
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.spark] * needs_spark)
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "page", [case(page) for page in PAGES if page not in ELSEWHERE and any(blocks(page))]
 )

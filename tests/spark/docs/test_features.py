@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("one_partition")]
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 def test_a_batch_and_streams_make_the_same_bytes(spark: SparkSession, tmp_path: Path) -> None:
     """Four days of flights from La Guardia, by planes whose numbers end with an A."""
     tables, found = flight_features.read_tables(), {}

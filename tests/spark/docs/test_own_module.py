@@ -34,7 +34,7 @@ def test_the_test_of_the_project_passes(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 def test_workers_find_the_module_from_another_folder_if_it_is_shipped(tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(PROJECT, project)

@@ -99,6 +99,7 @@ def test_the_second_program_keeps_its_table_up_to_date(
     assert names["table"] == {"a": 3, "b": 2}
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.timeout(900)
 def test_ctrl_c_ends_the_program_without_traces(tmp_path: Path) -> None:
     subprocess.run(["bash", "-c", block("sh")], check=True, cwd=tmp_path)

@@ -121,6 +121,7 @@ def written(state: Any, batch: pa.RecordBatch) -> list[bytes]:
     return [write_chunk(64, piece) for piece in pieces(batch, state.schema)]
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", ORDERS)
 def test_multisets_equal_a_plain_model(name: str) -> None:
     order = ORDERS[name]

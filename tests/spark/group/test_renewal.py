@@ -55,6 +55,7 @@ def put(group: KeyGroup, keys: list[str], values: list[str | None]) -> None:
     group.state("s", "value", pa.string()).put_many(ids, pa.array(values, pa.large_string()))
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("first", "above"), [(0, None), (RENEWAL + 1, None), (0, 0)])
 def test_a_forgotten_key_is_gone_after_some_micro_batches(
     first: int, above: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,7 +57,7 @@ def drive(function: Any, seed: int, order: str, *, errors: str = "emit") -> tupl
     return seen, tester
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.parametrize("order", ["event_time", "arrival"])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", [Rows, TwoInputs, Broadcast])
@@ -70,7 +70,7 @@ def test_what_is_left_is_as_if_the_bad_ones_did_nothing(kind: Any, seed: int, or
     assert sum(calls.values()) > 10
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.parametrize("order", ["event_time", "arrival"])
 @pytest.mark.parametrize("seed", range(6))
 def test_columns(seed: int, order: str) -> None:

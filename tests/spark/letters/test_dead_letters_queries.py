@@ -18,7 +18,7 @@ from timerheap import KeyedProcessFunction
 from timerheap.async_io import AsyncRetryStrategy, has_exception_predicate
 from timerheap.spark import DeadLetters, Rule
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(4)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 SCHEMA = pa.schema([("key", pa.string()), ("at", pa.int64()), ("seed", pa.int64())])
 KINDS: dict[str, Any] = {"rows": Rows, "two": TwoInputs, "broadcast": Broadcast, "columns": Columns}

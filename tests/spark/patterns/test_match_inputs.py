@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import timerheap.spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20), pytest.mark.usefixtures("one_partition")]
 
 # Key, second, value: a rises at 2 and 13, b at 4; the rows of c are only there to be left out.
 ROWS = [

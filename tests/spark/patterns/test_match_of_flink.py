@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20), pytest.mark.usefixtures("one_partition")]
 
 NAMES = [*zip(range(1, 10), "azbcdabch", strict=True)]
 NULLS = [*zip(range(1, 10), [*"abcd", None, *"abc", None], strict=True)]

@@ -161,7 +161,7 @@ def test_the_last_row_on_arrival_is_that_of_the_batch(rows: DataFrame) -> None:
     assert merged == {key: max(row[1] for row in of_key) for key, of_key in every.items()}
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.usefixtures("one_partition")
 @pytest.mark.parametrize("keep", ["first", "last"])
 def test_a_stream_over_a_restart_and_a_batch(spark: SparkSession, tmp_path: Path, keep: str) -> None:

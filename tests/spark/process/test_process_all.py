@@ -27,7 +27,7 @@ from timerheap import (
 )
 from timerheap.spark import IfStored, Rule, read_checkpoint, rule_results
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64()), ("x", pa.int64())])
 ODD = OutputTag("odd", Types.ROW_NAMED(["k", "x"], [Types.STRING(), Types.LONG()]))

@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import timerheap.spark
 from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 UTC = datetime.UTC
 INT64_MAX = 2**63 - 1

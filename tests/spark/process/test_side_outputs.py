@@ -56,6 +56,7 @@ def test_what_is_behind_the_results_does_not_change_side_outputs(behind: str, df
     assert streams.rows(odd) == [("a", 1), ("b", 3)]
 
 
+@pytest.mark.in_turn(5)
 def test_late_rows_of_a_stream_are_found_too(spark: SparkSession, tmp_path: Path) -> None:
     batches = [[{"k": "a", "at": 10}], [{"k": "a", "at": 8}, {"k": "b", "at": 5}], [{"k": "a", "at": 20}]]
     streams.write_batches(tmp_path / "input", batches, SCHEMA)

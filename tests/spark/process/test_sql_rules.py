@@ -105,6 +105,7 @@ def alone(df: DataFrame, text: str) -> DataFrame:
     return timerheap.spark.sql(df.sparkSession, text, watermark=DELAY)
 
 
+@pytest.mark.in_turn(5)
 def test_queries_find_what_they_find_alone_in_a_batch(spark: SparkSession) -> None:
     df = spark.createDataFrame(pa.Table.from_pylist([row for batch in rows(4) for row in batch], SCHEMA))
     found = together(df, {**RULES, "places": SqlRule(PLACES)})
@@ -123,7 +124,7 @@ def test_queries_find_what_they_find_alone_in_a_batch(spark: SparkSession) -> No
     assert streams.rows(beside) == streams.rows(found)
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize("change", ["in place", "continue_from"])
 def test_queries_come_and_go_beside_others(spark: SparkSession, tmp_path: Path, change: str) -> None:
     """What stays goes on; what comes begins with the rows that come."""

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from timerheap.spark import InitialState, transform_with_state, transform_with_state_in_pandas
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 CENTURY = 4_102_444_800_000  # 2100-01-01, in milliseconds
 

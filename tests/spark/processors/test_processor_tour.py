@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_faults import NEEDS_LIMIT_WITH_INITIAL_STATE
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20), pytest.mark.usefixtures("one_partition")]
 
 BATCHES = [
     readings(("0", 123, 20), ("0", 46, 21), ("1", 146, 20), ("1", 346, 22)),

@@ -22,7 +22,7 @@ from timerheap.spark import transform_with_state, transform_with_state_in_pandas
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.promises(
     "StatefulProcessor",
     "supported",
@@ -72,7 +72,7 @@ def test_random_commands_on_rows_in_event_time_do_the_same_as_in_spark(
     assert ran < sum(len(row["ops"].split(";")) for batch in batches for row in batch)  # some are late
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.promises(
     "StatefulProcessor", "supported", "GroupedData.transformWithStateInPandas", "ttlDurationMs"
 )

@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "names",
     [

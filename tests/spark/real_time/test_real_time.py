@@ -15,6 +15,7 @@ from timerheap import KeyedProcessFunction
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.in_turn(5, together=True),
     pytest.mark.skipif(pyspark.__version__ < "4.3", reason="Python can ask for it from PySpark 4.3 on"),
 ]
 

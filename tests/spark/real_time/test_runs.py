@@ -328,7 +328,7 @@ def test_something_else_than_an_event_is_an_error(starts: Callable[..., Starts])
 # ---- with Spark ----
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.skipif(pyspark.__version__ < "4.3", reason="Python can ask for it from PySpark 4.3 on")
 def test_ctrl_c_and_initial_states_leave_nothing_behind(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from timerheap.spark import _available_now
 from timerheap.spark._compat import execution_of
 from timerheap.spark._worker.driver_mail import DRAINED
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 OUTPUT = "k string, at bigint, now bigint"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from local_spark import found_by
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 
 def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:

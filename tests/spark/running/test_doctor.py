@@ -18,7 +18,7 @@ from timerheap.spark import Finding, doctor
 pytestmark = [pytest.mark.spark]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn
 def test_a_spark_that_works_is_healthy(spark: SparkSession, tmp_path: Path) -> None:
     location = tmp_path / "check points"
     location.mkdir()

@@ -22,7 +22,7 @@ from standalone import cluster, running
 
 import timerheap
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(together=True)]
 
 MICRO_BATCHES = 2
 # What executors need: timerheap[spark] less pyspark, which Spark itself puts on their path.

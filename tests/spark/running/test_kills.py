@@ -14,7 +14,7 @@ from kill_jobs import PLACES, write_input
 from pyspark.sql import SparkSession
 from standalone import cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(4)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 
 @pytest.mark.parametrize(("what", "query"), [("driver", "rows"), ("executors", "twice")])

@@ -18,7 +18,7 @@ from local_spark import found_by, without_spark
 
 from timerheap.spark import ensure_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "pipeline"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -83,7 +83,7 @@ def pipeline(tmp_path: Path) -> Pipeline:
     return Pipeline(tmp_path)
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn(20)
 @pytest.mark.timeout(7200)  # four runs of a program
 def test_state_outlives_a_run_and_ends_with_a_full_refresh(pipeline: Pipeline) -> None:
     pipeline.add([("a", "ann", "placed", 0), ("b", "bob", "placed", 10), ("c", "ann", "placed", 20)])
@@ -112,7 +112,7 @@ def test_the_specification_has_the_settings_that_the_command_prints() -> None:
     assert printed in (EXAMPLE / "spark-pipeline.yml").read_text()
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.timeout(3600)
 def test_functions_run_in_flows_after_those_that_write_their_tables(tmp_path: Path) -> None:
     pytest.importorskip("pyspark.pipelines.cli", reason="needs PySpark 4.3 with its extra pipelines")

@@ -25,7 +25,7 @@ from timerheap import (
     WatermarkStrategy,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 GAP, DELAY = 400, 300
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])

@@ -138,6 +138,7 @@ with open(sys.argv[1], "w") as file:
 """
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.spark
 def test_what_spark_submit_was_given_stays(tmp_path: Path) -> None:
     program, found = tmp_path / "program.py", tmp_path / "found"

@@ -20,7 +20,7 @@ from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.in_turn(5),
+    pytest.mark.in_turn,
     pytest.mark.skipif(pyspark.__version__ < "4.3", reason="Spark has them from 4.3 on"),
     pytest.mark.usefixtures("one_partition"),
 ]
@@ -118,7 +118,7 @@ BEHIND: dict[str, tuple[bool, bool, bool, dict[str, bool]]] = {
 """Whether the old and the new query name sinks, whether the old one has finished, and which are known."""
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize("case", BEHIND)
 def test_a_query_goes_on_into_sinks_with_names(spark: SparkSession, tmp_path: Path, case: str) -> None:
     """The new checkpoint knows the sinks of the old one, and which of them is active."""

@@ -56,6 +56,7 @@ class Killed:
         return (results, live.store.chunks), calls
 
 
+@pytest.mark.in_turn(5)
 def test_a_worker_that_is_killed_before_any_change_of_a_file_changes_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from timerheap.spark._group.stored.manifest import Manifest
 SOME = replace(DEFAULT, above=3_000, records=16, ranges=2, least=3, share=4)
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("settling", [ALWAYS, SOME])
 @pytest.mark.parametrize("seed", range(3))
 def test_keys_that_settle_while_they_are_loaded_are_like_others(seed: int, settling: Any) -> None:
@@ -263,6 +264,7 @@ def rise(folder: Path, above: int) -> int:
     return peak() - before
 
 
+@pytest.mark.in_turn(5)
 def test_a_load_and_a_snapshot_take_little_memory_however_large_the_group_is(tmp_path: Path) -> None:
     driven = Driven(query(Sessions(), "arrival"), None)
     for number in range(6):

@@ -48,6 +48,7 @@ def run(folder: Path, limit: int | None = None, **spec: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.in_turn(5)
 def test_less_memory_than_state_changes_no_result(tmp_path: Path) -> None:
     if is_in_memory(tmp_path):
         pytest.skip("files of this folder are memory themselves")

@@ -127,6 +127,7 @@ def compare(seed: int, settling: Any, batches: int = 30, loads: float = 0.05) ->
     return keys, other
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_group_whose_keys_settle_is_like_a_plain_group(seed: int) -> None:
     keys, other = compare(seed, ALWAYS)

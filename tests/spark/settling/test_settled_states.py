@@ -110,6 +110,7 @@ def disturbed(both: Pair, draw: random.Random) -> None:
         both.plain.load()
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("seed", range(4))
 def test_lists_and_maps_settle(seed: int) -> None:
     draw = random.Random(seed)
@@ -138,6 +139,7 @@ def test_a_key_whose_list_is_long_stays_in_memory() -> None:
     assert driven.has_settled == 3
 
 
+@pytest.mark.in_turn(5)
 def test_damage_is_noticed_before_a_list_is_read() -> None:
     draw, lost = random.Random(2), 0
     for _ in range(12):
@@ -220,6 +222,7 @@ STAY = {name for name in ALL if name.startswith(("tumble", "hop", "cumulate"))} 
 """Those of which nothing settles."""
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", sorted(ALL.keys() - {"transform_with_state"}))  # which has a loop of its own
 def test_keys_of_features_settle(name: str, plan: Callable[..., Any]) -> None:
     rows = many_keys(1)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import timerheap.spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20), pytest.mark.usefixtures("one_partition")]
 
 CONDITIONS = {
     "right": "r.price IS NOT NULL",

@@ -96,7 +96,7 @@ def statements(group: int) -> dict[str, str]:
     return {name: sql for at, (name, sql) in enumerate(STATEMENTS.items()) if at % GROUPS == group}
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_after_each_micro_batch_the_result_is_that_of_the_rows_there_are(
     group: int,
@@ -121,7 +121,7 @@ def test_after_each_micro_batch_the_result_is_that_of_the_rows_there_are(
             assert found == wanted[step][name], (name, step)
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_a_batch_of_changes_gives_the_table(
     name: str, recorded: Recorded, wanted: list[dict[str, Counter[str]]], spark: SparkSession

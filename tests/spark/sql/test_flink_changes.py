@@ -18,7 +18,7 @@ RUN = [case for case in CASES if case.result is not None]
 REFUSED = [case for case in CASES if case.result is None]
 
 
-@pytest.mark.in_turn(10)
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize("group", range(GROUPS))
 @pytest.mark.promises(
     "Flink SQL",
@@ -47,7 +47,7 @@ def test_a_stream_has_the_final_tables_of_flink(group: int, spark: SparkSession,
     check(cases, batches_of(spark, cases, tmp_path))
 
 
-@pytest.mark.in_turn(10)
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_a_batch_has_the_final_tables_of_flink(group: int, spark: SparkSession, tmp_path: Path) -> None:
     # A batch without rows has a row of such an aggregate, as in SQL; a stream has none before its first row.

@@ -19,7 +19,7 @@ import timerheap.spark
 from timerheap.spark._tvf.zone_columns import end_of
 from timerheap.tvf.zone import TimeZone
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "flink_sql.json").read_text())
 QUERIES = {one["name"]: one for one in RECORDED["queries"]}
@@ -119,7 +119,7 @@ def test_a_batch_has_the_results_of_flink(
     assert of_batch(spark, tables, name) == QUERIES[name]["rows"]
 
 
-@pytest.mark.in_turn(10)
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_stream_that_starts_again_has_the_results_of_flink(
     name: str, spark: SparkSession, folders: dict[str, Path], views: None, tmp_path: Path

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20), pytest.mark.usefixtures("one_partition")]
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TIME = pa.timestamp("us", "UTC")

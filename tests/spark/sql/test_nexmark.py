@@ -30,7 +30,7 @@ RECORDED = json.loads((Path(__file__).parents[1] / "data" / "nexmark.json").read
 MODULES = ("generator", "streams", "plain", "timers", "windows", "columns", "spark_alone", "compare", "spark")
 MODULES += ("texts",)
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ import timerheap.spark
 from timerheap import WatermarkStrategy
 from timerheap.spark import read_checkpoint
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 CASES = int(os.environ.get("TIMERHEAP_ROW_CASES", "200"))
 QUERIES = {

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import timerheap.spark
 from timerheap.errors import ArgumentValueError
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 FIRST = [("a", 5), ("a", 3), ("b", 7), ("a", 1), ("a", 4)]

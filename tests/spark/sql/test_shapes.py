@@ -137,7 +137,7 @@ def rows_of(rows: Iterable[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row) for row in rows if "z" not in row)
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.promises(
     "Flink SQL",

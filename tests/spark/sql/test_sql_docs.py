@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import timerheap.spark
 from timerheap import WatermarkStrategy
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 SCHEMA = pa.schema(
     [

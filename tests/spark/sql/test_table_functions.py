@@ -212,7 +212,7 @@ def folder(tmp_path: Path) -> Path:
     "process table functions without PARTITION BY, of all rows or of single rows",
     note="a `KeyedProcessFunction`, or a `KeyedCoProcessFunction` of two tables, in `table_function`",
 )
-@pytest.mark.in_turn
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_call_is_the_same_as_batch_and_as_stream(name: str, spark: SparkSession, folder: Path) -> None:
     """The stream stops between the two halves, and goes on with its state and its timers."""
@@ -325,6 +325,7 @@ def test_a_call_has_timers_of_processing_time(spark: SparkSession, folder: Path)
     assert streams.run_until(result, lambda rows: len(rows) == 2, folder) == [("a", 0), ("c", 1)]
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.promises(
     "Flink SQL",
     "supported",

@@ -17,7 +17,7 @@ import timerheap.spark
 from timerheap import KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
 from timerheap.testing import ProcessTester
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 
 class Keeps(KeyedProcessFunction):

@@ -22,7 +22,7 @@ from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor
 from timerheap.spark import continue_from, process, read_checkpoint
 from timerheap.spark._continued.checkpoint_files import CheckpointFiles
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 ROWS = pa.schema([("k", pa.string()), ("at", pa.int64()), ("v", pa.int64())])
 RESULT = "rule string, k string, at bigint, n bigint"

@@ -23,7 +23,7 @@ from timerheap import (
 )
 from timerheap.spark import EventTime, IfStored, continue_from, process, read_checkpoint
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 ROWS = pa.schema([("k", pa.string()), ("at", pa.int64()), ("part", pa.string())])
 RESULT = "k string, at bigint, n bigint"
@@ -122,6 +122,7 @@ def run(result: DataFrame, checkpoint: Path, sink: Path) -> None:
     timerheap.spark.run_available_now(writer, str(sink))
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_operator_goes_on(spark: SparkSession, tmp_path: Path, change: str) -> None:
     """No row is late, so what is written in the end depends on the rows alone."""

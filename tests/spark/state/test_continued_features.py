@@ -17,7 +17,7 @@ import timerheap.spark
 from timerheap import KeyedProcessFunction
 from timerheap.spark import continue_from
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from timerheap.spark import CheckpointState, InitialState, continue_from, read_c
 from timerheap.spark._group.stored import manifest
 from timerheap.spark._group.stored.manifest import RENEWAL
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 VISITS = pa.schema([("user", pa.string()), ("at", pa.int64()), ("page", pa.string())])
 REQUESTS = pa.schema([("user", pa.string()), ("at", pa.int64())])

@@ -516,7 +516,7 @@ def test_a_wrong_name_raises(changes: Any, error: type[Exception], message: str)
         )
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.spark
 def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSession, tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.string()), ("at", pa.int64()), ("note", pa.string())])

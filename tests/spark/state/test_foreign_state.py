@@ -83,7 +83,7 @@ def of_another_partition(state: Path) -> None:
     shutil.copy(newest(state / "1")[-1], newest(state / "0")[-1])
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("damage", "in_query", "in_reader"),

@@ -29,7 +29,7 @@ from timerheap import (
 )
 from timerheap.spark import InitialState
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 BATCHES = cut(delayed(8, make_rows(8, 240)), 3)
 

@@ -198,7 +198,7 @@ class Silent(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.spark
 def test_a_key_of_a_checkpoint_is_shown(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor
 from timerheap.spark import InitialState, read_checkpoint
 from timerheap.spark._compat import state_path
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 KEYS = [f"k{n}" for n in range(9)]

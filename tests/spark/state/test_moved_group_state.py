@@ -17,7 +17,7 @@ from pyspark.sql.streaming.state import GroupState
 from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor
 from timerheap.spark import GroupStateTimers, InitialState, process
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 SCHEMA = pa.schema({"k": pa.string(), "g": pa.int32(), "at": pa.timestamp("us", "UTC")})
 OUTPUT = "k string, g int, n bigint, how string"

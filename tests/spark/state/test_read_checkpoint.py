@@ -29,7 +29,7 @@ from timerheap.spark._exchange.placement import label_of
 from timerheap.spark._group.stored.kinds import MANIFEST
 from timerheap.spark._state.state_tables import GroupReader, timers
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 Key = tuple[str | None, int]
 

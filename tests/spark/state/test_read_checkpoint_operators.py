@@ -25,7 +25,7 @@ from timerheap import (
 )
 from timerheap.spark import CheckpointState, read_checkpoint, transform_with_state
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 
 class Both(KeyedCoProcessFunction):

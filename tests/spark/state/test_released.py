@@ -29,7 +29,7 @@ import timerheap.spark
 from timerheap.spark import InitialState, continue_from
 from timerheap.spark._group.stored.formats import CHECKPOINT
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 RELEASED = sorted(path for path in (Path(__file__).parents[1] / "data/released").iterdir() if path.is_dir())
 KEPT = [(version, name) for version in RELEASED for name in kept_features(version)]
@@ -147,7 +147,7 @@ class Restored:
         return self._feature(read_stream(self._spark, self._folder), key_groups)
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize(("version", "name"), OF_QUERIES, ids=name_of)
 def test_a_feature_goes_on_after_an_upgrade(
     spark: SparkSession, tmp_path: Path, version: Path, name: str
@@ -158,7 +158,7 @@ def test_a_feature_goes_on_after_an_upgrade(
     assert results(restored.query(), tmp_path) == restored.wanted["after"]
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize(("version", "name"), OF_QUERIES, ids=name_of)
 def test_a_changed_query_goes_on_after_an_upgrade(
     spark: SparkSession, tmp_path: Path, version: Path, name: str

@@ -22,7 +22,7 @@ from timerheap import KeyedProcessFunction, WatermarkStrategy
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.in_turn(5),
+    pytest.mark.in_turn,
     pytest.mark.skipif(not hasattr(SparkSession, "_streamingCheckpointManager"), reason="not in this Spark"),
 ]
 

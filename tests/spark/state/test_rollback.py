@@ -17,7 +17,7 @@ import timerheap.spark
 from timerheap import KeyedProcessFunction, ValueStateDescriptor
 from timerheap.spark import InitialState, read_checkpoint
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 KEYS = [f"k{n}" for n in range(9)]

@@ -138,7 +138,7 @@ def run(result: DataFrame, work: Path, name: str = "checkpoint") -> list[int]:
     return sorted(set(found))
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.spark
 def test_a_stream_refuses_the_name_before_it_changes_anything(spark: SparkSession, tmp_path: Path) -> None:
     assert run(query(spark, tmp_path, {"n": "int", "gone": "int"}), tmp_path) == [1, 2]

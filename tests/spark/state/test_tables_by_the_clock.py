@@ -52,6 +52,7 @@ def run(df: DataFrame, checkpoint: Path) -> list[Any]:
     return sorted(found)
 
 
+@pytest.mark.in_turn(5)
 def test_windows_by_the_clock_go_on_from_mended_tables(spark: SparkSession, tmp_path: Path) -> None:
     """Open ones take more rows; one whose end is now behind the clock is over in the first micro-batch."""
     first = [{"k": key, "n": n} for key, n in (("a", 1), ("b", 2), ("a", 3), ("c", 4))]

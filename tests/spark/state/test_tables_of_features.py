@@ -18,7 +18,7 @@ import timerheap.spark
 from timerheap.errors import CheckpointMismatchError
 from timerheap.spark import CheckpointState, InitialState, continue_from, read_checkpoint, start_from
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5), pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
 
 OF_GROUPS = "key_group"  # the column that may be another one
 
@@ -230,7 +230,7 @@ WRONG: dict[str, tuple[Query, dict[str, str], str]] = {
 }
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn(20)
 @pytest.mark.parametrize("name", WRONG)
 def test_rows_that_a_query_cannot_keep_are_refused(
     spark: SparkSession, every: Path, tmp_path: Path, name: str

@@ -18,7 +18,7 @@ import timerheap.spark
 from timerheap import IntervalJoin, KeyedProcessFunction, WatermarkStrategy
 from timerheap.windows import ProcessWindowFunction, TumblingEventTimeWindows
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn, pytest.mark.usefixtures("one_partition")]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20), pytest.mark.usefixtures("one_partition")]
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 ROWS = "k string, at timestamp"

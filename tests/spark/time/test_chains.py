@@ -20,7 +20,7 @@ import timerheap.spark
 from timerheap import KeyedProcessFunction, WatermarkStrategy
 from timerheap.watermarks.generators import BoundedOutOfOrdernessWatermarks
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 ALERTS = "k string, shop string, at bigint"

@@ -21,7 +21,7 @@ from timerheap import MIN_WATERMARK, KeyedProcessFunction, WatermarkStrategy
 from timerheap.spark._worker import driver_mail
 from timerheap.watermarks import WatermarkGenerator
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 
 DELAY = 10
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)

@@ -175,7 +175,7 @@ def echoed(
     )
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.spark
 @pytest.mark.usefixtures("one_partition")
 def test_channels_are_added(spark: SparkSession, tmp_path: Path) -> None:

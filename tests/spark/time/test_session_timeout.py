@@ -93,6 +93,7 @@ def test_the_last_row_moves_the_watermark_past_all_timers(data, job, source):
     assert Counter(data.expected(source).itertuples(index=False, name=None)) == wanted
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.spark
 @pytest.mark.parametrize("variant", ["columns", "columns-arrival", "rows", "rows-arrival", "heapq", "spark"])
 def test_every_variant_emits_the_same_rows(bench, data, job, source, spark, tmp_path, variant):

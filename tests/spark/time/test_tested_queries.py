@@ -91,6 +91,7 @@ def made(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
     return found
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("of_side", [False, True], ids=["results", "side output"])
 @pytest.mark.parametrize("behind", [silent, windows])
 def test_each_micro_batch_has_the_results_of_spark(

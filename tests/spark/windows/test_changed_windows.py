@@ -49,6 +49,7 @@ def run(spark: SparkSession, query: Query, work: Path) -> None:
     streams.run(query(streams.read_stream(spark, work / "input")), work)
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("kind", ["slices", "sessions"])
 def test_another_query_on_a_checkpoint_is_an_error(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     """Another function, input, size or gap, or other windows; then the first query loses nothing."""

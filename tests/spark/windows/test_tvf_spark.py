@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 import timerheap.spark
 from timerheap import AggregateFunction, WatermarkStrategy
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 MINUTE = 60_000
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(2 * MINUTE)

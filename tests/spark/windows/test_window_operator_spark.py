@@ -51,7 +51,7 @@ from timerheap.windows import (
 )
 from timerheap.windows.states import WindowStates
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(20)]
 
 DELAY = 20
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -52,6 +52,7 @@ def union(parts: Iterator[DataFrame]) -> list[tuple[Any, ...]]:
     return streams.rows(reduce(DataFrame.union, parts))
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.promises("Flink SQL", "supported", "HOP whose size is not a multiple of its slide")
 def test_each_row_is_in_the_windows_that_contain_its_local_time(spark: SparkSession) -> None:
     """Of each change of clocks; no two windows of one key have the same bounds."""

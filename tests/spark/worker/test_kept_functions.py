@@ -150,6 +150,7 @@ class Counts(Makes, AggregateFunction):
         return alive()
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("function", [ByRow, ByBatch, Expires, OfTwo, ByRules])
 def test_a_key_group_refers_to_no_function(function: Callable[[], Any]) -> None:
     of_rules: Any = {"rules_schema": "k string, at bigint"} if function is ByRules else {}

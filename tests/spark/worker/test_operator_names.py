@@ -194,6 +194,7 @@ def names_of(df: DataFrame) -> list[str]:
     return sorted(re.findall(r"CollectMetrics (\w+), \[", analyzed))
 
 
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_the_operators_of_each_feature_have_the_name(rows: DataFrame, feature: str) -> None:
     make, number = FEATURES[feature]
@@ -231,6 +232,7 @@ def test_an_operator_on_a_batch_may_have_any_name(spark: SparkSession) -> None:
     assert df.collect() == [("a", 1)]
 
 
+@pytest.mark.in_turn(5)
 def test_state_and_metrics_are_found_by_the_name(spark: SparkSession, tmp_path: Path) -> None:
     for side, number in ("left", 1), ("right", 2):
         streams.write_batches(tmp_path / side, [[{"k": side, "at": 0, "n": number}]], SCHEMA)

@@ -236,7 +236,7 @@ print(sockets)
 """
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.in_turn
 @pytest.mark.spark
 def test_many_key_groups_on_unix_domain_sockets(tmp_path: Path) -> None:
     """Their buffers hold some 550 answers, far fewer than those of TCP. Nobody else can connect to them."""

@@ -306,8 +306,11 @@ class Features(Child):
             time.sleep(0.1)
         time.sleep(1)
         jvm: Any = self.spark.sparkContext._gateway
-        for worker in python_workers(jvm.proc.pid):
-            kill(worker)
+        # Between two epochs no task has a worker, and nothing breaks.
+        while time.monotonic() < until and not any(self.queries[name].exception() for name in names):
+            for worker in python_workers(jvm.proc.pid):
+                kill(worker)
+            time.sleep(1)
 
     def has_ended_an_epoch(self, name: str) -> bool:
         """Return whether a query has ended an epoch since it was started; start it if a worker has died."""

@@ -5,17 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from timerheap import TimerHeap
 from timerheap.spark._real_time.slices import Slices
+
+
+def heap_of(times: np.ndarray) -> TimerHeap:
+    heap = TimerHeap()
+    heap.push_many(times, np.arange(len(times)), 0)
+    return heap
 
 
 def steps(times: np.ndarray, newest: int, slices: Slices, seconds: float = 0.03) -> list[int]:
     """Return how many timers fire in each step until the watermark is the newest."""
-    counts, before = [], -1
+    counts, before, heap = [], -1, heap_of(times)
     while before < newest:
-        reached = slices.reach([times], before, newest)
+        reached = slices.reach([heap], before, newest)
         assert before < reached <= newest
-        counts.append(int((times <= reached).sum()))
-        times, before = times[times > reached], reached
+        counts.append(len(heap.pop_due(reached)))
+        before = reached
         slices.took(seconds)
     return counts
 
@@ -36,7 +43,7 @@ def test_few_timers_and_those_of_one_time_fire_in_one_step() -> None:
 
 def test_timers_of_the_past_do_not_stop_the_watermark() -> None:
     times = np.full(100_000, -50)
-    assert Slices().reach([times], 100, 10_000) == 101
+    assert Slices().reach([heap_of(times)], 100, 10_000) == 101
 
 
 def test_steps_that_take_long_become_shorter_and_others_longer() -> None:

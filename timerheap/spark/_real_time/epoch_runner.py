@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 from pyspark import TaskContext
 
+from timerheap import TimerHeap
 from timerheap.errors import ArgumentValueError
 from timerheap.spark._exchange.observed_times import counts_of
 from timerheap.spark._exchange.placement import Placement, label_of
@@ -102,9 +102,9 @@ class _Group:
         return self.due <= watermark or (now is not None and self.due_by_clock < now)
 
 
-def _timers_of(one: _Group) -> np.ndarray:
-    """Return the times of the event-time timers of a key group, in any order."""
-    return one.group.event_timers.heap.timestamps
+def _timers_of(one: _Group) -> TimerHeap:
+    """Return the event-time timers of a key group."""
+    return one.group.event_timers.heap
 
 
 class Epoch:

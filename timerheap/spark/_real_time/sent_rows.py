@@ -29,7 +29,9 @@ class Sent:
         """Return results, and behind them the watermark that they have been followed by, if it is new."""
         found: list[pa.RecordBatch] = []
         if results is not None and results.num_rows:
-            for batch in results.cast(self._results).to_batches():
+            if results.schema != self._results:  # a cast costs as much as a short step, also one to the same
+                results = results.cast(self._results)
+            for batch in results.to_batches():
                 nothing = [pa.nulls(batch.num_rows, field.type) for field in self._added]
                 found.append(pa.RecordBatch.from_arrays([*batch.columns, *nothing], schema=self._schema))
         if self._is_followed and reached != self._marked:

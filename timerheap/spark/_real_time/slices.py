@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from timerheap import TimerHeap
+
 _LEAST = 200  # timers of a step
 _SAMPLE = 4096  # timers of a key group that are looked at
 _SHORT, _LONG = 0.02, 0.05  # seconds that a step is to take
@@ -22,17 +24,17 @@ class Slices:
         self._most = 5_000  # timers of a step
         self._is_cut = False
 
-    def reach(self, timers: Iterable[np.ndarray], before: int, newest: int) -> int:
+    def reach(self, timers: Iterable[TimerHeap], before: int, newest: int) -> int:
         """Return up to which watermark timers fire in this step, which is behind `before`.
 
-        timers: the times of the event-time timers of each key group, in any order
+        timers: the event-time timers of each key group
         before, newest: the watermarks of the last step and of the query
         """
         reached = newest
-        for times in timers:
-            if len(times) > self._most:
-                stride = max(1, len(times) // _SAMPLE)
-                some = times[::stride]
+        for heap in timers:
+            if heap.count_due(newest) > self._most:
+                stride = max(1, len(heap) // _SAMPLE)
+                some = heap.timestamps[::stride]
                 at = min(self._most // stride, len(some) - 1)
                 reached = min(reached, max(int(np.partition(some, at)[at]), before + 1))
         self._is_cut = reached < newest

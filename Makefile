@@ -220,6 +220,9 @@ bench-latency: $(venv)/bench/.installed ## Small and idle micro-batches, and fro
 bench-kafka: $(venv)/world-4.3/.installed ## From Kafka to Kafka beside Flink and Spark's own operator; needs a JDK
 	env -u SPARK_HOME PYTHONPATH=bench:examples:$(support) PYTHONSAFEPATH=1 $(venv)/world-4.3/bin/python \
 	  bench/kafka_latency.py --json out/kafka.json $(ARGS)
+	env -u SPARK_HOME PYTHONPATH=bench:examples:$(support) PYTHONSAFEPATH=1 $(venv)/world-4.3/bin/python \
+	  bench/kafka_latency.py --variants real-time-rows real-time-columns flink --rates 1000 10000 \
+	  --json out/kafka_real_time.json $(ARGS)
 
 bench-kafka-sink: $(venv)/bench/.installed ## Rows into Kafka once each, beside Spark's own sink
 	$(measured) bench/kafka_sink.py --json out/kafka_sink.json $(ARGS)

@@ -512,6 +512,7 @@ WRITERS: dict[str, Any] = {
     "skew": lambda figures, _: skew(figures),
     "peers": lambda figures, _: peers(figures),
     "kafka": lambda figures, _: kafka(figures),
+    "kafka_real_time": lambda figures, _: kafka(figures),
     "nexmark": lambda figures, _: nexmark(figures),
     "asof": lambda figures, arguments: _three_ways(figures, ASOF, arguments),
     "over": lambda figures, arguments: _three_ways(figures, OVER, arguments),

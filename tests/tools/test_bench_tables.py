@@ -123,21 +123,27 @@ def test_a_table_without_a_file_stays(tables, tmp_path):
 def test_a_ratio_that_got_worse_is_told(tables, tmp_path, monkeypatch, capsys):
     summary = importlib.import_module("summary")
     sinks = {"batches": 1, "runs": [{"sink": "spark", "rows": 9, "jvm": 2.0, "python": 0.0}]}
-    before, after = tmp_path / "before", tmp_path / "after"
-    for folder, ours in ((before, 2.0), (after, 2.4)):
+    before, after, larger = (tmp_path / name for name in ("before", "after", "larger"))
+    for folder, ours, rows in ((before, 2.0, 9), (after, 2.4, 9), (larger, 2.4, 99)):
         folder.mkdir()
         once = {"sink": "once", "rows": 9, "jvm": ours, "python": 0.5}
-        figures = {**sinks, "runs": [*sinks["runs"], once]}
-        (folder / "kafka_sink.json").write_text(json.dumps({"figures": figures}))
+        content = {
+            "about": {"arguments": {"rows": [rows], "rounds": 1}},
+            "figures": {**sinks, "runs": [*sinks["runs"], once]},
+        }
+        (folder / "kafka_sink.json").write_text(json.dumps(content))
     assert summary.worse(before, after) == [
         "`append_kafka`, 100,000 rows, beside Spark's sink: 1.25x before, 1.45x now"
     ]
     assert not summary.worse(after, before)
+    assert not summary.worse(before, larger)
 
     monkeypatch.setattr(summary, "RESULTS", before)
     monkeypatch.setattr("sys.argv", ["summary.py", str(after)])
     with pytest.raises(SystemExit, match="more CPU beside a peer"):
         summary.main()
     assert "| 1.45x |" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["summary.py", str(before)])
-    summary.main()
+    for folder, told in ((before, ""), (larger, "not compared, since bench/results has {'rows': [9]}")):
+        monkeypatch.setattr("sys.argv", ["summary.py", str(folder)])
+        summary.main()
+        assert told in capsys.readouterr().out

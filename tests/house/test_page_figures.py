@@ -83,7 +83,7 @@ ALLOWED = {
         "docs/guides/milliseconds.md": [
             "every 20 ms by default",
             "one step: 30 ms by default",
-            "for up to 20 ms, where the default is 30 ms",
+            "wait for up to 100 ms and its watermark moves every 200 ms",
         ],
         "docs/guides/sql.md": ["is 1 ms less, as in Flink's DataStream"],
         "docs/how-it-works.md": ["more than 4 KiB"],

@@ -73,15 +73,6 @@ def real_time(figures: dict[str, Any]) -> Named:
     return found | {f"of {every} s, %": 100 * max(pauses) / every for every in (10, 60, 300)}
 
 
-def many_sessions(figures: dict[str, Any]) -> Named:
-    (case,) = figures["cases"]
-    late, waits = case["timers late, ms"], case["waits of rows meanwhile, ms"]
-    found = {f"late, {name}": late[at] for at, name in enumerate(("p50", "p90", "p99"))}
-    fired = case["timers"]
-    total = (fired + figures["pending"]) / 1e6
-    return found | {"rows, p99": waits[2], "a second": fired / figures["within"], "timers, millions": total}
-
-
 def tight_memory(figures: dict[str, Any]) -> Named:
     whole = figures["limits"][0]
     return {"files, GB": whole["limit"] * whole["share"] / 1e9}
@@ -113,7 +104,6 @@ SENTENCES: dict[str, Callable[[Any], Named]] = {
     "processors": processors,
     "kafka": kafka,
     "real_time": real_time,
-    "many_sessions": many_sessions,
     "tight_memory": tight_memory,
     "capacity_settled": settled,
     "recovery": loading,

@@ -29,6 +29,8 @@ from typing import Any
 from capacity_table import billions, loading, phases
 from changes_table import beside_flink, beside_spark, means
 from cost_table import of_cost, of_sinks, small_queries
+from markdown_table import begin, line
+from real_time_table import many_sessions, many_timers, real_time
 from sentences import SENTENCES
 from summary import summary
 from tight_table import tight_groups, tight_memory
@@ -51,20 +53,11 @@ NAMES = {
 }
 
 
-def _begin(heads: str) -> list[str]:
-    """Return the first lines of a table in Markdown."""
-    return [heads, "|---" * (heads.count("|") - 1) + "|"]
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def table(figures: dict[str, Any]) -> str:
     """Return the variants of a run as a table, with the ratio to Spark's timers or to the no-op."""
     variants = figures["variants"]
     base, beside = ("spark", "Spark's timers") if "spark" in variants else ("no-op", "the packing alone")
-    lines = _begin(f"| | rows/s | beside {beside} | CPU a row, JVM | CPU a row, Python |")
+    lines = begin(f"| | rows/s | beside {beside} | CPU a row, JVM | CPU a row, Python |")
     for name, label in NAMES.items():
         if (found := variants.get(name)) is not None:
             jvm, python = (f"{found[f'{side}_ns_a_row'] / 1000:,.1f} us" for side in ("jvm", "python"))
@@ -95,14 +88,14 @@ def latency(figures: dict[str, Any]) -> str:
 def small(sizes: dict[str, Any]) -> str:
     """Return the small micro-batches as a table."""
     heads = [f"{int(rows):,} rows | beside `groupBy()` | after a pause" for rows in sizes]
-    lines = _begin(f"| {_line(*heads)}")
+    lines = begin(f"| {line(*heads)}")
     for name, label in SMALL.items():
         cells = [label]
         for variants in sizes.values():
             found, base = variants[name], variants["groupBy"]["seconds"]
             took, ratio, idle = found["seconds"], found["seconds"] / base, found["idle"]
             cells += [f"{took * 1000:,.0f} ms", f"{ratio:.2f}x", f"{idle * 1000:,.0f} ms"]
-        lines.append(_line(*cells))
+        lines.append(line(*cells))
     return "\n".join(lines)
 
 
@@ -111,14 +104,14 @@ def arrivals(rates: dict[str, Any]) -> str:
     heads = (
         "| rows a second | | row to result, p50 | p99 | timer to result, p50 | p99 | cores, JVM | Python |"
     )
-    lines = _begin(heads)
+    lines = begin(heads)
     for rate, variants in rates.items():
         for name, label in ARRIVALS.items():
             found = variants[name]
             waits = [found[what] or {} for what in ("rows", "timers")]
             times = [f"{wait[p]:,.0f} ms" if wait else "" for wait in waits for p in ("p50", "p99")]
             cells = [f"{int(rate):,}", label, *times, f"{found['jvm']:.2f}", f"{found['python']:.2f}"]
-            lines.append(_line(*cells))
+            lines.append(line(*cells))
     return "\n".join(lines)
 
 
@@ -137,7 +130,7 @@ def nexmark(figures: dict[str, Any]) -> str:
     heads = ["Flink, heap", "with mini-batches", "Flink, RocksDB", "with mini-batches", "timerheap"]
     heads += ["beside heap", "beside RocksDB", "after the start", "without q0"]
     heads += ["events/s, Flink", "timerheap", "events", "rows"]
-    lines = _begin(f"| {_line(*heads)}")
+    lines = begin(f"| {line(*heads)}")
     for name, found in queries.items():
         columns = [found.get(column) for column in COLUMNS]
         cells = [f"{one['cpu']:.2f} us" if one else "" for one in columns]
@@ -148,9 +141,9 @@ def nexmark(figures: dict[str, Any]) -> str:
             columns[-1] and columns[-1]["rate"],
         ]
         cells += [*(f"{rate:,.0f}" if rate else "" for rate in rates), f"{found.get('events', 0):,}"]
-        lines.append(_line(name, *cells, found.get("rows", "")))
+        lines.append(line(name, *cells, found.get("rows", "")))
     cells = [f"**{mean:.2f}x**" if mean is not None else "" for mean in means]
-    lines.append(_line("geometric mean", *[""] * len(COLUMNS), *cells, *[""] * 4))
+    lines.append(line("geometric mean", *[""] * len(COLUMNS), *cells, *[""] * 4))
     return "\n".join(lines)
 
 
@@ -217,7 +210,7 @@ KAFKA = {
 
 def kafka(figures: dict[str, Any]) -> str:
     """Return the engines between two topics as a table; each number is a median over the rounds."""
-    lines = _begin(
+    lines = begin(
         "| rows a second | | row to result, p50 | p90 | p99 | timer to result, p50 | p90 | p99 "
         "| CPU a row, JVM | Python | broker |"
     )
@@ -239,7 +232,7 @@ def kafka(figures: dict[str, Any]) -> str:
                 waits = [f"falls behind: {processed:,.0f} rows a second", *[""] * 5]
             used = [median(run["us_a_row"][who] for run in found) for who in ("jvm", "python", "broker")]
             cells = [f"{rate:,}", label, *waits, *(f"{us:,.1f} us" if us else "" for us in used)]
-            lines.append(_line(*cells))
+            lines.append(line(*cells))
     return "\n".join(lines)
 
 
@@ -287,20 +280,7 @@ OVER = {
     },
     "stream": {"timerheap": "`sql` on a stream"},
 }
-REAL_TIME = {
-    **{f"real time, {rate}": f"{rate} rows a second" for rate in ("1,000", "5,000", "10,000", "25,000")},
-    **{f"real time, {rate}, no wait": f"{rate} rows a second, `linger=0`" for rate in ("1,000", "10,000")},
-    "a lone row in 2 s": "a row every two seconds from each source",
-    "idle": "no rows",
-    "idle, clock 20": "no rows, the watermark follows the clock every 20 ms",
-    "idle, clock 100": "the same every 100 ms",
-    "micro-batches": "micro-batches, 1,000 rows a second",
-    "Scala": "Spark's transformWithState in Scala, 1,000 rows a second",
-    "real time, by the clock": "timers of processing time, 1,000 rows a second",
-    "Scala, by the clock": "timers of processing time of transformWithState in Scala",
-    "the JVM alone": "Spark's source, shuffle and sink alone, 1,000 rows a second",
-}
-HEAD = _begin("| | rows a second | JVM | Python, or the library |")
+HEAD = begin("| | rows a second | JVM | Python, or the library |")
 
 
 def _three_ways(figures: dict[str, Any], labels: dict[str, dict[str, str]], arguments: dict[str, Any]) -> str:
@@ -326,7 +306,7 @@ def patterns(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
     lines = [*HEAD, *_rates(figures, names, arguments["rows"])]
     beside = [name.removesuffix(", CSV") for name in figures if name.endswith(", CSV")]
     if beside:
-        lines += ["", *_begin("| the same lines of CSV | timerheap | Flink SQL | a Flink function in Java |")]
+        lines += ["", *begin("| the same lines of CSV | timerheap | Flink SQL | a Flink function in Java |")]
     for name in beside:
         found = (figures.get(f"{name}, {side}") for side in sides)
         cells = (one and f"{(one['jvm'] + one['python']) * 1e6 / arguments['rows']:.2f} us" for one in found)
@@ -336,7 +316,7 @@ def patterns(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
 
 def windows(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
     """Return the shapes of windows beside Spark's own."""
-    lines = _begin("| | Spark | timerheap | | CPU a row, Spark | timerheap, JVM | Python |")
+    lines = begin("| | Spark | timerheap | | CPU a row, Spark | timerheap, JVM | Python |")
     rows = arguments["events"]
     for shape, found in figures.items():
         spark, ours = found["spark"], found["timerheap"]
@@ -344,69 +324,37 @@ def windows(figures: dict[str, Any], arguments: dict[str, Any]) -> str:
         ratio = rates[1] / rates[0]
         cells = [f"{rate:,.0f}" for rate in rates] + [f"{ratio:.{0 if ratio > 10 else 1}f}x"]
         cells += [f"{value * 1e6 / rows:.1f} us" for value in (spark["jvm"], ours["jvm"], ours["python"])]
-        lines.append(_line(shape, *cells))
+        lines.append(line(shape, *cells))
     return "\n".join(lines)
 
 
 def processors(figures: dict[str, Any]) -> str:
     """Return stateful processors beside Spark's own operator."""
     rows = figures["rows"]
-    lines = _begin("| | Spark, CPU a row | timerheap, CPU a row | |")
+    lines = begin("| | Spark, CPU a row | timerheap, CPU a row | |")
     for name, found in figures["jobs"].items():
         spark, ours = (found[side]["cpu"] * 1e6 / rows for side in ("spark", "timerheap"))
         lines.append(f"| {name} | {spark:,.0f} us | {ours:,.0f} us | {spark / ours:.1f}x less |")
     return "\n".join(lines)
 
 
-def real_time(figures: dict[str, Any]) -> str:
-    """Return the cases of real-time mode, in ms from when a timer is due to its result."""
-    lines = _begin(
-        "| | p50 | p90 | p99 | with the pauses of epochs: p50, p90, p99 | pauses, s | cores, JVM | Python |"
-    )
-    for case in figures["cases"]:
-        inside = [f"{value:g}" for value in case["inside"][:3]] or [""] * 3
-        every = ", ".join(f"{value:g}" for value in case["all"][:3])
-        pauses = [value for value in case["pauses, s"] if value > 0.1]
-        between = " to ".join(f"{value:g}" for value in sorted({min(pauses), max(pauses)})) if pauses else ""
-        cells = [*inside, every, between, f"{case['cores, JVM']:.2f}", f"{case['cores, Python']:.2f}"]
-        lines.append(_line(REAL_TIME.get(case["case"], case["case"]), *cells))
-    return "\n".join(lines)
-
-
-def many_timers(figures: dict[str, Any]) -> str:
-    """Return how long rows wait while very many timers are due, in ms."""
-    lines = _begin(
-        "| | timers of one second | fired within | rows meanwhile wait: p50, p99, longest | others "
-        "| cores, JVM | Python |"
-    )
-    names = {"rows": "row by row", "columns": "vectorized"}
-    for case in figures["cases"]:
-        meanwhile, others = case["waits of rows meanwhile, ms"], case["others, ms"]
-        waits = [", ".join(f"{found[at]:g} ms" for at in (0, 2, 3)) for found in (meanwhile, others)]
-        cells = [f"{case['timers']:,}", f"{case['fired in s']:g} s", *waits]
-        lines.append(
-            _line(names[case["case"]], *cells, f"{case['cores, JVM']:.2f}", f"{case['cores, Python']:.2f}")
-        )
-    return "\n".join(lines)
-
-
 def latency_choices(figures: dict[str, Any]) -> str:
     """Return what each choice of settings is worth."""
     heads = ["timerheap, p50", "beside the first", "p99", "micro-batch", "cores", "`groupBy()`, p50", "p99"]
-    lines = _begin(f"| {_line(*heads)}")
+    lines = begin(f"| {line(*heads)}")
     base = next(iter(figures["choices"].values()))["timerheap"]["p50"]
     for name, found in figures["choices"].items():
         ours, theirs = found["timerheap"], found["groupBy"]
         cells = [f"{ours['p50']:,.0f} ms", f"{ours['p50'] / base:.2f}x", f"{ours['p99']:,.0f} ms"]
         cells += [f"{ours['batch']:,.0f} ms", f"{ours['cores']:.2f}"]
         cells += [f"{theirs['p50']:,.0f} ms", f"{theirs['p99']:,.0f} ms"]
-        lines.append(_line(name, *cells))
+        lines.append(line(name, *cells))
     return "\n".join(lines)
 
 
 def state(figures: dict[str, Any]) -> str:
     """Return micro-batches while more and more timers are pending."""
-    lines = _begin(
+    lines = begin(
         "| | pending timers | micro-batch | beside the smallest | CPU, JVM | Python | written | idle |"
     )
     for master, found in figures["masters"].items():
@@ -422,13 +370,13 @@ def state(figures: dict[str, Any]) -> str:
                 f"{job['ratio']:.2f}x",
             ]
             cells += [f"{job['jvm']:.2f} s", f"{job['python']:.2f} s", f"{job['written'] / 1000:,.0f} KB"]
-            lines.append(_line(*cells, "" if idle is None else f"{idle:.2f} s"))
+            lines.append(line(*cells, "" if idle is None else f"{idle:.2f} s"))
     return "\n".join(lines)
 
 
 def skew(figures: list[dict[str, Any]]) -> str:
     """Return the steps of each case, with the CPU of all and of each of n."""
-    lines = _begin("| | n | step | CPU | of each | written |")
+    lines = begin("| | n | step | CPU | of each | written |")
     case = None
     for one in figures:
         shown = "" if one["case"] == case else one["case"]
@@ -440,7 +388,7 @@ def skew(figures: list[dict[str, Any]]) -> str:
 
 def first_contact(figures: dict[str, Any]) -> str:
     """Return what each statement of the README's program takes."""
-    lines = _begin("| statement | |")
+    lines = begin("| statement | |")
     lines += [f"| {one['what']} | {one['seconds']:.1f} s |" for one in figures["steps"]]
     return "\n".join([*lines, f"| in all | {figures['seconds']:.1f} s |"])
 
@@ -472,7 +420,7 @@ def peers(figures: dict[str, Any]) -> str:
         for method, values in group["ours"].items():
             found[method, group["n"]] = group, median(values)
     heads = [*(f"{n:,} timers" for n in sizes), *PEER_HEADS.values()]
-    lines = _begin(f"| {_line(*heads)}")
+    lines = begin(f"| {line(*heads)}")
     for method, label in PEERS.items():
         if (method, most) not in found:
             continue
@@ -488,7 +436,7 @@ def peers(figures: dict[str, Any]) -> str:
                 cells.append(f"{theirs:,.0f} bytes")
             else:
                 cells.append(f"{theirs / ours:.{0 if theirs > 10 * ours else 1}f}x")
-        lines.append(_line(label, *cells))
+        lines.append(line(label, *cells))
     return "\n".join(lines)
 
 
@@ -496,13 +444,13 @@ def capacity_settled(figures: dict[str, Any]) -> str:
     """Return what billions of keys need."""
     load = loading(json.loads((RESULTS / "recovery.json").read_text())["figures"])
     heads, *rows = billions(figures, _records(RESULTS), load)
-    return "\n".join([*_begin(_line(*heads)), *(_line(*row) for row in rows)])
+    return "\n".join([*begin(line(*heads)), *(line(*row) for row in rows)])
 
 
 def recovery(figures: dict[str, Any]) -> str:
     """Return what a load takes, phase by phase."""
     heads, *rows = phases(figures)
-    return "\n".join([*_begin(_line(*heads)), *(_line(*row) for row in rows)])
+    return "\n".join([*begin(line(*heads)), *(line(*row) for row in rows)])
 
 
 WRITERS: dict[str, Any] = {
@@ -526,6 +474,7 @@ WRITERS: dict[str, Any] = {
     "processors": lambda figures, _: processors(figures),
     "real_time": lambda figures, _: real_time(figures),
     "many_timers": lambda figures, _: many_timers(figures),
+    "many_sessions": lambda figures, _: many_sessions(figures),
     "latency_choices": lambda figures, _: latency_choices(figures),
     "tight_memory": lambda figures, _: tight_memory(figures),
     "tight_memory_large": lambda figures, _: tight_memory(figures),
@@ -594,7 +543,7 @@ def filled(text: str, folder: Path = RESULTS) -> str:
         if record is None:
             return mark[0]
         head, *rows = record["tables"][mark[2]]
-        lines = [*_begin(_line(*head)), *(_line(*row) for row in rows)]
+        lines = [*begin(line(*head)), *(line(*row) for row in rows)]
         return "\n".join(
             [f"<!-- {mark[1]}: {mark[2]} -->", "", *lines, "", _when(record), "", "<!-- end -->"]
         )

@@ -27,6 +27,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="of its choices; by default a new one")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give each test its turn in each fourth run, but for those of a soak: most of them start systems."""
+    if item.get_closest_marker("soak") is None:
+        item.add_marker(pytest.mark.in_turn(4))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what runs on a different version of PySpark: each test runs on the newest that can run it."""
     for item in items:

@@ -64,7 +64,7 @@ def test_an_unused_state_is_reported_once_on_the_driver_and_can_be_dropped(
         warned.append([record.getMessage() for record in caplog.records])
     assert [len(messages) for messages in warned] == [0, 1, 0], "of two key groups, in two micro-batches"
     assert "state 'count' is in the checkpoint, and the function has not asked for it" in warned[1][0]
-    assert "pass state_changes={'count': None}" in warned[1][0]
+    assert "if it was removed, state_changes={'count': None}" in warned[1][0]
     rows = sorted((str(k), n) for k in range(6) for n in (1, 1, 2, 2, 3, 4))
     assert streams.sink(spark, tmp_path) == rows
 
